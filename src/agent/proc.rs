@@ -287,6 +287,20 @@ pub(crate) fn schedule(pid: u32, tid: u32) -> Option<Schedule> {
     parse_schedule(&text(format!("/proc/{pid}/task/{tid}/schedstat"))?)
 }
 
+/// The only core that the main thread of a process may use; `None` if there are more, or it is gone.
+pub(crate) fn only_core(pid: u32) -> Option<u32> {
+    // SAFETY: the set is plain data, for which zero is valid; the call gets its size and fills it in; the macros
+    // only read it.
+    unsafe {
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        let size = std::mem::size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(pid as libc::pid_t, size, &raw mut cores) != 0 || libc::CPU_COUNT(&cores) != 1 {
+            return None;
+        }
+        (0..libc::CPU_SETSIZE as usize).find(|core| libc::CPU_ISSET(*core, &cores)).map(|core| core as u32)
+    }
+}
+
 /// CPU time that all threads of a process have used, ns; `None` when it is gone.
 pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });

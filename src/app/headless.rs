@@ -535,6 +535,7 @@ mod tests {
             }),
             severity: Severity::Red,
             confidence: Confidence::Certain,
+            proof: None,
             reason: "the process is stopped".into(),
             latency_s: 1.2,
             first_s: 1.2,

@@ -525,6 +525,7 @@ mod tests {
                 verdict: VerdictKind::Dead,
                 severity,
                 confidence: rankdeck_core::report::Confidence::Certain,
+                proof: None,
                 reason_code: Default::default(),
                 card: Box::default(),
                 reason: String::new(),

@@ -257,9 +257,8 @@ pub struct CollectiveRef {
 impl CollectiveRef {
     /// `all_reduce grad #47`, with the group where it is not that of all ranks.
     pub fn name(&self) -> String {
-        let words = [self.call.op.as_str(), self.call.tag.as_str()];
-        let known: Vec<&str> = words.into_iter().filter(|word| !word.is_empty() && *word != "none").collect();
-        let what = if known.is_empty() { "collective".to_string() } else { known.join(" ") };
+        let title = self.call.title();
+        let what = if title.is_empty() { "collective".to_string() } else { title };
         if self.call.group.is_empty() {
             format!("{what} #{}", self.seq)
         } else {
@@ -363,5 +362,16 @@ mod tests {
             (call.name(), call.call.size()),
             ("all_reduce grad #47 of pair".into(), "4 f32, from rank 1".into())
         );
+    }
+
+    #[test]
+    fn title_of_a_scripts_collective_repeats_nothing() {
+        let title = |op: &str, tag: &str| {
+            CollectiveCall { op: op.into(), tag: tag.into(), ..Default::default() }.title()
+        };
+        assert_eq!(title("barrier", "monitored_barrie"), "barrier");
+        assert_eq!(title("all_to_all", "all_to_all_singl"), "all_to_all");
+        assert_eq!(title("none", "C++ collective"), "C++ collective");
+        assert_eq!(title("none", ""), "");
     }
 }

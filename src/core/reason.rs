@@ -15,8 +15,81 @@ pub enum Confidence {
     Possible,
     /// No progress, and consistent evidence.
     Likely,
-    /// Confirmed by the kernel, the driver or other ranks.
+    /// Proved, see [`Proof`].
     Certain,
+}
+
+/// What makes a verdict certain, from a closed list. Silence, counts, and the iterations of a script are not on
+/// it: healthy programs are silent for any time, and count as they like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// The kernel reports that the process is stopped or frozen, or the only one that could end its wait is.
+    Halted,
+    /// A process has exited: the rank's own, or the only one that could end its wait.
+    Gone,
+    /// Ranks are inside the same collective of a group with different calls, each known by its name.
+    CallsDiffer,
+    /// Ranks wait for each other, and both ends of each wait were seen.
+    Ring,
+    /// Two ranks of one group call themselves the same rank.
+    SameRankTwice,
+    /// The program's own report: its arguments, weights, totals or iterations.
+    Reported,
+    /// A device, a network interface or the connection to a host is gone, as the driver, the kernel or the link
+    /// reports.
+    Lost,
+    /// A lock has been held for many times longer than any wait at that line before, while nothing else in the
+    /// rank ran or waited for anybody.
+    Outlasted,
+    /// The rank has been silent for longer than the user allows (`watch.silence_is_stuck_s`).
+    Limit,
+}
+
+impl Proof {
+    /// What was seen, in a few words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Proof::Halted => "the kernel reports a stopped process",
+            Proof::Gone => "a process has exited",
+            Proof::CallsDiffer => "ranks are in different calls of the same number",
+            Proof::Ring => "ranks wait for each other",
+            Proof::SameRankTwice => "two ranks have the same number",
+            Proof::Reported => "reported by the program",
+            Proof::Lost => "reported by the driver, the kernel or the link",
+            Proof::Outlasted => "the lock outlasted every earlier wait at that line",
+            Proof::Limit => "silent for longer than `silence_is_stuck_s`",
+        }
+    }
+}
+
+/// How sure an assessment is: it can be certain only by a proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Certainty {
+    /// See [`Confidence::Possible`].
+    Possible,
+    /// See [`Confidence::Likely`].
+    Likely,
+    Proved(Proof),
+}
+
+impl Certainty {
+    /// The proof; `None` without one.
+    pub fn proof(self) -> Option<Proof> {
+        match self {
+            Certainty::Possible | Certainty::Likely => None,
+            Certainty::Proved(proof) => Some(proof),
+        }
+    }
+
+    /// As reports have it.
+    pub fn confidence(self) -> Confidence {
+        match self {
+            Certainty::Possible => Confidence::Possible,
+            Certainty::Likely => Confidence::Likely,
+            Certainty::Proved(_) => Confidence::Certain,
+        }
+    }
 }
 
 /// The kind of a verdict.
@@ -93,8 +166,7 @@ pub enum OnVerdict {
     /// When it has lasted for a minute: a process that is suspended for a snapshot or an inspection
     /// continues earlier.
     Held,
-    /// When it is proven and has lasted `watch.rank0_budget_s`. Silence proves nothing, however long it
-    /// lasts.
+    /// When it is proved and has lasted `watch.rank0_budget_s`. Silence proves nothing, however long it lasts.
     Lasting,
     /// Never: the run may be healthy, or `[restart]` handles it.
     Never,
@@ -111,11 +183,10 @@ impl OnVerdict {
         }
     }
 
-    /// Returns the confidence of a verdict that has lasted for `lasted_ms`.
+    /// Returns the proof of a verdict that has lasted for `lasted_ms`.
     ///
-    /// Time alone makes nothing certain: a healthy rank may be silent for any time, unless the user has set a
-    /// limit.
-    pub fn confidence(self, found: Confidence, lasted_ms: u64, bounds: ConfidenceBounds) -> Confidence {
+    /// Time alone proves nothing: a healthy rank may be silent for any time, unless the user has set a limit.
+    pub fn proof(self, found: Option<Proof>, lasted_ms: u64, bounds: ConfidenceBounds) -> Option<Proof> {
         let enough_ms = match self {
             OnVerdict::Never => return found,
             OnVerdict::AtOnce => 0,
@@ -123,11 +194,9 @@ impl OnVerdict {
             OnVerdict::Lasting => bounds.budget_ms,
         };
         if bounds.silence_ms.is_some_and(|limit_ms| bounds.silent_ms.min(lasted_ms) >= limit_ms) {
-            Confidence::Certain
-        } else if lasted_ms >= enough_ms {
-            found
+            Some(found.unwrap_or(Proof::Limit))
         } else {
-            found.min(Confidence::Likely)
+            found.filter(|_| lasted_ms >= enough_ms)
         }
     }
 }
@@ -421,18 +490,20 @@ reasons! {
         [LOG, RESTART];
     /// An evaluation, a checkpoint or a start makes progress, and the other ranks wait for it.
     ExpectedWait = "expected_wait", Behind, Amber, Never,
-        [Usual "rank {rank} is still in {phase}{amount} (making progress); {others} in {awaited}"],
+        [Usual "rank {rank} is still in {phase}{amount}{at} (making progress); {others} in {awaited}"],
         [WAIT];
-    /// The rank uses CPU without progress, in the same function at each stack sample. In a script this is a
-    /// warning: computing looks the same. Set `watch.silence_is_stuck_s` to limit it.
+    /// The rank uses CPU without progress, with the same functions on its stack at each inspection, libraries
+    /// included. In a script this is a warning: computing looks the same. Set `watch.silence_is_stuck_s` to limit
+    /// it.
     Spinning = "spinning", Behind, Red, Lasting,
         [
             Usual "{who} is using CPU without progress in {doing}{at}; {others} in {awaited}",
-            Doubtful "{who} is busy in the same function in two stack samples{at} (computing or spinning); \
+            Doubtful "{who} is busy in the same functions in two inspections{at} (computing or spinning); \
                 {others} in {awaited}",
         ],
         [LOG, RESTART];
-    /// The main thread waits for a lock (a futex) outside any collective, and nothing in the rank uses CPU.
+    /// The main thread waits for a lock (a futex) outside any collective, and nothing in the rank uses CPU. Certain
+    /// once it has lasted for an hour, and ten times as long as any wait at that line in this run.
     Lock = "lock", Behind, Red, Lasting,
         [Usual "{who} is blocked on a lock in {doing}{at}; {others} in {awaited}"],
         [LOG, RESTART];
@@ -440,6 +511,12 @@ reasons! {
     Sleeping = "sleeping", Behind, Red, Lasting,
         [Usual "{who} is sleeping in {doing}{at}; {others} in {awaited}"],
         [LOG, RESTART];
+    /// The main thread has slept at the same line in three inspections, in another sleep each time, and nothing of
+    /// the rank works: it polls for a condition. A warning until that lasts twice as long as any such wait at that
+    /// line in this run (at least 60 s), or for `watch.rank0_budget_s` where none has ended.
+    Polling = "polling", Behind, Red, Lasting,
+        [Usual "{who} has slept in a loop{at} for {waited} and does nothing else; {others} in {awaited}"],
+        [advice("check what that line waits for", ""), LOG, RESTART];
     /// The rank waits for a lock on a file, or retries to take it. The evidence names the file and the
     /// process that holds the lock.
     FileLock = "file_lock", Behind, Red, Lasting,
@@ -470,7 +547,8 @@ reasons! {
         [Usual "{who} is waiting for idle data loader workers{stopped}{at}; {others} in {awaited}"],
         [LOG, RESTART];
     /// The rank waits for a socket outside a collective: for a reply, or for an incoming connection. The
-    /// evidence names the address, and the process if it is on that host.
+    /// evidence names the address, and the process if it is on that host. A warning until that lasts for 60 s, and
+    /// twice as long as any wait at that line in this run.
     WaitsForPeer = "waits_for_peer", Behind, Red, Lasting,
         [Usual WAITS_FOR],
         [LOG, RESTART];
@@ -554,16 +632,34 @@ reasons! {
                 collective",
         ],
         [CHECK, RESTART];
-    /// Ranks of a script called `init_process_group` with addresses, ports or world sizes that exclude each
-    /// other, or as the same rank, so that no group of all ranks can form. The hook read the arguments.
+    /// Ranks of a script called `init_process_group` with addresses, ports, backends or world sizes that exclude
+    /// each other, or as the same rank, so that no group of all ranks can form. The hook read the arguments. A
+    /// warning if a rank's arguments contradict the plan only, while other ranks have not called yet.
     RendezvousMismatch = "rendezvous_mismatch", Desync, Red, AtOnce,
         [
-            Usual "{who} called init_process_group with {mine}; {theirs}",
-            Unnamed "ranks {side} and {other} called init_process_group with {mine} and {theirs}; culprit unknown",
+            Usual "{who} called init_process_group {mine}{at}; {theirs}",
+            Unnamed "ranks {side} and {other} called init_process_group {mine} and {theirs}; culprit unknown",
         ],
         [
             advice("use the MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK that rankdeck sets on every rank", ""),
             LOGS,
+        ];
+    /// Variables of Slurm, PMI or MPI, or RANK and WORLD_SIZE themselves, contain another rank or number of ranks
+    /// than rankdeck has set. Libraries such as Accelerate and DeepSpeed read them. Reported when the process
+    /// group forms.
+    RankVariables = "rank_variables", Desync, Amber, Never,
+        [Usual "{variables} of {ranks} contradict the plan's rank or world size"],
+        [advice("remove these variables from `launch.env`, `prelude` or the script", "")];
+    /// Every rank has made optimizer steps for a minute, and none has formed a process group with another: the
+    /// ranks train separate models. The hook counts the steps.
+    SeparatePrograms = "separate_programs", Desync, Amber, Never,
+        [Usual "{count} separate programs: no process group"],
+        [
+            advice(
+                "to train one model, call init_process_group on every rank (Lightning: `strategy=\"ddp\"`)",
+                "",
+            ),
+            advice("to train one model per seed, use `rankdeck run --seeds 1..N`", ""),
         ];
 
     /// A network interface that the process group uses is down, as the kernel reports.
@@ -628,8 +724,22 @@ reasons! {
         [Usual "{who} slows the run by {lost}%: cause unknown"],
         [COMPARE];
 
+    /// All ranks of a host may use only the same core, as the kernel reports, although the host has more.
+    SharedCore = "shared_core", Straggler, Amber, Never,
+        [Usual "all {count} ranks on {host} are bound to core {core}"],
+        [advice("remove what binds them: `taskset`, `GOMP_CPU_AFFINITY`, a cpuset of Slurm or the container", "")];
+    /// For three minutes in a row the run has made less than half of the iterations per minute that were usual
+    /// before.
+    SlowRun = "slow_run", Straggler, Amber, Never,
+        [Usual "the run slowed down: {now} iterations per minute, {before} before"],
+        [
+            advice("compare iteration time, CPU and GPU with the time before in Charts (2)", ""),
+            advice("check memory growth, throttling and input data", ""),
+        ];
+
     /// Ranks that share a model have different weights: their fingerprints differ after a step at which they
-    /// were equal before. A warning if only some weights differ, or if they differ by rounding.
+    /// were equal before. A warning if only some weights differ, if they differ by rounding, if they were never
+    /// equal, or if they are averaged only now and then or never.
     WeightsDiffer = "weights_differ", Drift, Red, Never,
         [
             Usual "weights of {who} differ from the other ranks at iteration {iteration}",
@@ -673,6 +783,11 @@ reasons! {
     EvalRegressed = "eval_regressed", Learning, Amber, Never,
         [Usual "evaluation return fell from {best} (step {step}) to {now}"],
         [advice("look for other changes at that step in Charts (2)", ""), SMALLER];
+    /// All ranks report the same returns in every iteration, although these change: the ranks' environments have
+    /// the same seed, so that more ranks give no more experience.
+    EqualReturns = "equal_returns", Learning, Amber, Never,
+        [Usual "all {count} ranks report the same returns: their environments have the same seed"],
+        [advice("seed each rank's environments with RANKDECK_SEED plus RANK", "")];
     /// After half of the steps, the return has not improved since the start.
     NoLearning = "no_learning", Learning, Amber, Never,
         [Usual "no learning after {step} steps: return {now}, {before} at the start"],

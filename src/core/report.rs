@@ -1,7 +1,7 @@
 //! The reports of a console: the objects of `--json`, one per line. Schema: `docs/json.md`; fields
 //! are only ever added.
 
-pub use crate::reason::{Confidence, Severity, VerdictKind};
+pub use crate::reason::{Confidence, Proof, Severity, VerdictKind};
 pub use rankdeck_proto::message::RunOutcome;
 
 use crate::card::Card;
@@ -404,6 +404,9 @@ pub struct VerdictReport {
     pub severity: Severity,
     /// How sure.
     pub confidence: Confidence,
+    /// What makes it certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Proof>,
     /// Why, as a word that never changes.
     #[serde(default)]
     pub reason_code: Reason,

@@ -148,6 +148,19 @@ impl Holder {
 }
 
 impl Obstacle {
+    /// Returns what tells it from others: its kind, and its path or address.
+    pub fn name(&self) -> String {
+        match self {
+            Obstacle::FileLock { path, .. } => format!("lock {path}"),
+            Obstacle::Fifo { path, .. } => format!("fifo {path}"),
+            Obstacle::NameServer { server, .. } => format!("name server {server}"),
+            Obstacle::Connection { peer, .. } => format!("connection {peer}"),
+            Obstacle::Listener { at } => format!("listener {at}"),
+            Obstacle::Pipe { reads, .. } => format!("pipe {reads}"),
+            Obstacle::Child { process } => format!("child {}", process.pid),
+        }
+    }
+
     /// Describes the obstacle, to follow "waits for".
     pub fn words(&self) -> String {
         let list = |holders: &[Holder]| holders.iter().map(Holder::words).collect::<Vec<_>>().join(", ");

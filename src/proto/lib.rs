@@ -50,6 +50,7 @@ pub mod run_entry;
 pub mod search;
 pub mod secret;
 pub mod show;
+pub mod stack_frames;
 pub mod status_page;
 pub mod tfrecord;
 pub mod trust;

@@ -12,7 +12,8 @@
 //! word    6  dumps that the agent requested      7  dumps that the hook wrote
 //! word    8  seqlock: odd while the writer is inside
 //! words   9  body, in the order of `Body::words`
-//! word   49  arguments of a script's `init_process_group`: calls so far, rank << 32 | size, port, address
+//! word   49  arguments of a script's `init_process_group`: calls | variables << 32, rank << 32 | size,
+//!            port | backend << 16, call site, address
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
 //! word 1024  table of GROUPS groups (communicators); the first is the group of all ranks
 //! word 1152  ring of the starts of the latest ITERATIONS training iterations, slot = train_iter % ITERATIONS

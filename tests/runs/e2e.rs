@@ -550,3 +550,56 @@ fn death_in_init_process_group_names_rank_and_cause() {
         assert!(bench.rank_processes().is_empty(), "{how}: {:?}", bench.rank_processes());
     }
 }
+
+/// Runs `script` on `hosts` hosts with `ranks` ranks each; returns the console that waits for its end.
+fn run_script(bench: &Bench, python: &str, hosts: usize, ranks: usize, script: &str) -> Console {
+    let hosts = bench.local_hosts(hosts, ranks);
+    let script = bench.write("script.py", script);
+    let command = [python.to_string(), script.display().to_string()];
+    let text = format!("[run]\nname = \"script\"\n[launch]\ncommand = {command:?}\n");
+    let experiment = bench.write("experiment.toml", &text);
+    Console::start(&["run", path(&experiment), "--hosts", path(&hosts)])
+}
+
+/// Several copies of a program that was written for one process.
+const COPIES_SCRIPT: &str = r#"
+import time, torch
+net = torch.nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+for _ in range(20):
+    net(torch.ones(8)).sum().backward()
+    opt.step()
+    time.sleep(0.05)
+"#;
+
+#[test]
+fn copies_without_process_group_are_named_at_the_end() {
+    let Some(python) = python("torch") else { return };
+    let bench = Bench::new();
+    let mut console = run_script(&bench, &python, 1, 2, COPIES_SCRIPT);
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
+    let reason = console.seen.last().unwrap()["reason"].to_string();
+    assert!(reason.contains("2 separate programs"), "{reason}");
+}
+
+/// The rank on its host taken for the rank, as in many scripts that were only run on one host.
+const LOCAL_RANK_SCRIPT: &str = r#"
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+dist.barrier()
+"#;
+
+#[test]
+fn local_rank_as_rank_over_hosts_is_named() {
+    let Some(python) = python("torch") else { return };
+    let bench = Bench::new();
+    let mut console = run_script(&bench, &python, 2, 1, LOCAL_RANK_SCRIPT);
+    let verdict = console.wait_for("a verdict about the rank", 60, |line| {
+        line["kind"] == "verdict" && line["reason"].to_string().contains("as rank 0 (LOCAL_RANK?)")
+    });
+    assert_eq!((&verdict["rank"], &verdict["severity"]), (&Value::from(1), &Value::from("red")), "{verdict}");
+    assert!(verdict["reason"].to_string().contains("script.py:4"), "{verdict}");
+    console.signal(libc::SIGTERM);
+    console.finish(90);
+}

@@ -74,12 +74,20 @@ def _arguments(given):
     return rank, size, url.path if url.scheme == "file" else "", 0
 
 
+def _backend(given):
+    """The name of the only backend; empty for several, one for each kind of device, and where PyTorch chooses."""
+    name = str(given.get("backend") or "").lower()
+    return "" if ":" in name or name == "undefined" else name
+
+
 class Hook:
     def __init__(self, module, load):
         """`load` imports a module that lies next to this one."""
         self.module, self.load = module, load
         self.watched = False
-        self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__)))
+        self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__))) + os.sep
+        self.standard = os.path.dirname(os.__file__) + os.sep
+        self.own = os.path.dirname(os.path.abspath(__file__)) + os.sep
         self.known = {}
         self.world = None
         # Dtypes by themselves: their text takes longer to make than all the rest.
@@ -155,11 +163,18 @@ class Hook:
         return entry
 
     def is_theirs(self, file):
-        """The file belongs to PyTorch."""
-        is_torch = self.theirs.get(file)
-        if is_torch is None:
-            is_torch = self.theirs[file] = file.startswith(self.torch_dir)
-        return is_torch
+        """The file belongs to PyTorch, to Python's own library or to this hook."""
+        known = self.theirs.get(file)
+        if known is None:
+            standard = file.startswith(self.standard) and "-packages" + os.sep not in file
+            known = self.theirs[file] = standard or file.startswith((self.torch_dir, self.own)) or file.startswith("<frozen ")
+        return known
+
+    def caller(self, frame):
+        """The innermost frame of the program or of one of its libraries; `None` without one."""
+        while frame is not None and self.is_theirs(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame
 
     def wrap(self, name, function):
         import functools
@@ -202,8 +217,7 @@ class Hook:
                     count += elements
                     size += elements * width
             source = argument(args, kwargs, at_root)
-            while frame is not None and hook.is_theirs(frame.f_code.co_filename):
-                frame = frame.f_back
+            frame = hook.caller(frame)
             with page.lock:
                 page.catch_up(group)
                 entry = page._enter(group, op, tag, count, size, dtype, 0 if source is None else source + 1, frame, page.now())
@@ -279,8 +293,7 @@ class Hook:
                 peer = hook.module.get_global_rank(given or hook.module._get_default_group(), kwargs[in_group])
             if peer is None:
                 return None
-            while frame is not None and hook.is_theirs(frame.f_code.co_filename):
-                frame = frame.f_back
+            frame = hook.caller(frame)
             page = pages.page
             pair = hook.pair(name, int(peer))
             if pair is None:
@@ -393,8 +406,10 @@ class Hook:
             if not module.is_initialized():
                 pages.open_page()
                 try:
+                    pages.joins()
                     if pages.page is not None:
-                        pages.page.begins(*_arguments(inspect.signature(begin).bind(*args, **kwargs).arguments))
+                        given = inspect.signature(begin).bind(*args, **kwargs).arguments
+                        pages.page.begins(*_arguments(given), _backend(given), self.caller(sys._getframe(1)))
                 except Exception:
                     pass
             result = begin(*args, **kwargs)

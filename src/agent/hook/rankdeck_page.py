@@ -16,9 +16,13 @@ _SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
 _FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 8, 2048
 _BODY, _LOCK = 9, 8
 _ARGUMENTS, _ADDRESS = 49, 88
-RENDEZVOUS, LEARN, TEARDOWN = 1, 3, 7
+INIT, RENDEZVOUS, LEARN, TEARDOWN = 0, 1, 3, 7
 # In the head: who writes, and the counters of requests for a Flight Recorder dump and of answers.
 _WRITER, REQUEST, ANSWER = 5, 6, 7
+
+# Variables of launchers that number a rank or count ranks. Their order is that of `VARIABLES` in src/proto/status_page/layout.rs.
+_RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 page = None
 _reported = False
@@ -30,11 +34,25 @@ def words_of(text, size):
 
 
 _NOWHERE = (None, None)
+_UNKNOWN = 1 << 48
 _CPP = words_of("C++ collective", 16)
 
 
+def contradicting():
+    """Bits of the variables whose numbers differ from those that rankdeck has set."""
+    bits, at = 0, 0
+    for names, planned in ((_RANKS, "RANKDECK_RANK"), (_SIZES, "ROLE_WORLD_SIZE")):
+        expected = os.environ.get(planned, "")
+        for name in names:
+            value = os.environ.get(name, "")
+            if value.isdecimal() and expected.isdecimal() and int(value) != int(expected):
+                bits |= 1 << at
+            at += 1
+    return bits
+
+
 class Page:
-    def __init__(self, path, rank, generation):
+    def __init__(self, path, rank, generation, phase):
         import mmap
         import struct
         import threading
@@ -55,7 +73,7 @@ class Page:
         self.fingerprint_entry = struct.Struct("=6Q2d")
         self.fingerprints = self.begun = 0
         self.lock = threading.Lock()
-        self.entered = self.left = self.wait = self.updates = 0
+        self.entered = self.left = self.wait = self.updates = self.elements = 0
         self.groups = {}
         self.sites = {}
         self.open = None
@@ -65,7 +83,7 @@ class Page:
         for at in range(1, _PAGE_BYTES // 8):
             words[at] = 0
         now = self.now()
-        words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = RENDEZVOUS, now, now, now
+        words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = phase, now, now, now
         words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
         words[1], words[2], words[3], words[4], words[_WRITER] = 3, rank, generation, os.getpid(), 1
         words[0] = int.from_bytes(b"rankdeck", "little")
@@ -78,17 +96,22 @@ class Page:
             self.words[_BODY + 1] = self.words[_BODY + 3] = now
             self.words[_LOCK] += 1
 
-    def begins(self, rank, size, address, port):
-        """The process group begins to form; -1 for an unknown rank or size, 0 for an unknown port."""
+    def begins(self, rank, size, address, port, backend, frame):
+        """The process group begins to form; -1 for an unknown rank or size, 0 for an unknown port, "" for an unknown backend."""
         data = address.encode("utf-8", "replace")[-_ADDRESS:].ljust(_ADDRESS, b"\0")
         known = [number & 0xFFFFFFFF for number in (rank, size)]
         port = port if 0 < port < 65536 else 0
-        at = _ARGUMENTS + 3
+        backend = int.from_bytes(backend.encode("ascii", "replace")[:6], "little")
+        variables = contradicting()
+        at = _ARGUMENTS + 4
         with self.lock:
             self.begun += 1
             now = self.now()
+            site = self._site(frame) if frame is not None else 0
             self.words[_LOCK] |= 1
-            self.words[_ARGUMENTS], self.words[_ARGUMENTS + 1], self.words[_ARGUMENTS + 2] = self.begun, known[0] << 32 | known[1], port
+            head = (self.begun | variables << 32, known[0] << 32 | known[1], port | backend << 16, site)
+            for offset, word in enumerate(head):
+                self.words[_ARGUMENTS + offset] = word
             self.map[at * 8:at * 8 + _ADDRESS] = data
             self.words[_BODY] = RENDEZVOUS
             self.words[_BODY + 1] = self.words[_BODY + 3] = now
@@ -119,7 +142,8 @@ class Page:
         key = (id(code), line)
         number, _ = self.sites.get(key, _NOWHERE)
         if number is None:
-            text = "%s:%d" % (code.co_filename, line)
+            # Of a library the part below its installation: there is room for the end of a path only.
+            text = "%s:%d" % (code.co_filename.split("site-packages/")[-1].split("dist-packages/")[-1], line)
             number = 0xCBF29CE484222325
             for byte in text.encode("utf-8", "replace"):
                 number = ((number ^ byte) * _PRIME) & _MASK
@@ -137,6 +161,8 @@ class Page:
 
     def _enter(self, group, op, tag, count, size, dtype, root, frame, now):
         self.entered += 1
+        # Of calls of C++ and of messages between two ranks the size is not known: they may carry all weights.
+        self.elements += _UNKNOWN if op in (0, 10) else count
         group[1] += 1
         group[4] = self.entered
         chain = group[3]
@@ -217,13 +243,13 @@ class Page:
         if group[8] is not None:
             group[7] = group[8]() - group[1]
 
-    def calls(self):
-        """Collectives entered so far, those of C++ included."""
+    def exchanged(self):
+        """Elements of all collectives entered so far, those of C++ included."""
         with self.lock:
             world = self.groups.get("world")
             if world is not None:
                 self.catch_up(world)
-            return self.entered
+            return self.elements
 
     def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite, synced):
         """The weights of an optimiser between one of its steps and the next."""
@@ -239,9 +265,9 @@ class Page:
         """An optimiser step ends: the iteration of a script without other reports."""
         with self.lock:
             world = self.groups.get("world")
-            if world is None:
-                return
-            self.catch_up(world)
+            if world is not None:
+                self.catch_up(world)
+            called, chain = (world[1], world[3]) if world is not None else (0, 0)
             now = self.now()
             self.updates += 1
             words = self.words
@@ -249,12 +275,12 @@ class Page:
             words[_LOCK] |= 1
             words[_BODY + 3] = now
             words[_BODY + 4] = words[_BODY + 8] = self.updates
-            for offset, word in enumerate((self.updates, world[1], world[3], now, self.wait)):
+            for offset, word in enumerate((self.updates, called, chain, now, self.wait)):
                 words[at + offset] = word
             words[_LOCK] += 1
 
 
-def open_page():
+def open_page(phase=RENDEZVOUS):
     global page, _reported
     if page is not None:
         return
@@ -262,7 +288,9 @@ def open_page():
         owner = os.environ.get("RANKDECK_HOOK_PID")
         if owner and owner != str(os.getpid()):
             return
-        page = Page(os.environ["RANKDECK_STATUS_PAGE"], int(os.environ["RANK"]), int(os.environ.get("RANKDECK_GENERATION", "0")))
+        # A script may set RANK anew.
+        rank = int(os.environ.get("RANKDECK_RANK") or os.environ["RANK"])
+        page = Page(os.environ["RANKDECK_STATUS_PAGE"], rank, int(os.environ.get("RANKDECK_GENERATION", "0")), phase)
         os.environ["RANKDECK_HOOK_PID"] = str(os.getpid())
         os.register_at_fork(after_in_child=_forget)
     except Exception as error:
@@ -270,6 +298,37 @@ def open_page():
         if not _reported:
             _reported = True
             _print("rankdeck: no status page: %s; verdicts about this rank are limited\n" % error)
+
+
+# The hook that counts steps before there is a process group, once `watch_steps` was called.
+_alone = None
+
+
+def watch_steps(register):
+    """Counts the steps of optimizers until `joins`."""
+    global _alone
+    tried = False
+
+    def stepped(*_):
+        nonlocal tried
+        try:
+            if page is None and not tried:
+                tried = True
+                open_page(INIT)
+            if page is not None:
+                page.step()
+        except Exception:
+            pass
+
+    _alone = register(stepped)
+
+
+def joins():
+    """A process group begins to form: its own hook counts from here on."""
+    global _alone
+    if _alone is not None:
+        _alone.remove()
+        _alone = None
 
 
 def _print(text):

@@ -4,8 +4,8 @@ Owner: the rank's interpreter, which loads this with `torch.distributed`. Of eac
 No collective is made, and nothing waits for a GPU: a copy that is under way is read after a later step.
 
 They are taken when a step begins, of what the steps before have made: programs that average weights now and then, and not gradients, are equal
-only behind that. Each is sent with whether a collective was made since the step before; where that is not so at every step, the first behind
-some are taken, whatever the pace.
+only behind that. Each is sent with whether about as much was exchanged since the step before as there are weights: a loss that is averaged for a
+log synchronizes nothing. Where that is not so at every step, the first behind some are taken, whatever the pace.
 
 Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
 time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a comparison: reading
@@ -41,11 +41,13 @@ class Weights:
         self.sampled, self.last = 0, thread_time()
         self.views = None
         self.pending = None
-        self.due, self.alone, self.behind, self.called = True, False, 0, page.entered
+        self.due, self.alone, self.behind, self.exchanged = True, False, 0, page.elements
+        plain = (parameter for parameter in self.parameters() if type(parameter) in (torch.Tensor, torch.nn.Parameter))
+        self.least = max(1, sum(parameter.numel() for parameter in plain) // 2)
 
     def before(self):
         """A step begins; the first one with what all ranks begin with."""
-        called = self.page.entered != self.called
+        called = self.page.elements - self.exchanged >= self.least
         if self.due or called and self.alone and self.behind < _BEHIND:
             self.behind += not self.due
             self.due = False
@@ -54,7 +56,7 @@ class Weights:
 
     def after(self):
         self.steps += 1
-        self.called = self.page.entered
+        self.exchanged = self.page.elements
         if self.pending is not None:
             self.finish()
         if self.steps < self.due:
@@ -85,7 +87,7 @@ class Weights:
                 self.scan()
             if not self.views:
                 return
-            synced = self.page.calls() != self.called
+            synced = self.page.exchanged() - self.exchanged >= self.least
             sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in self.views])
             if sample.is_cuda:
                 if self.buffer is None:

@@ -1,7 +1,8 @@
 """Shows an agent what PyTorch's process groups of this rank do; put on PYTHONPATH by rankdeck's agent.
 
-Owner: the rank's interpreter. It changes no result and starts nothing before `init_process_group`. What it writes is the rank's status page
-(version 3, see src/proto/status_page.rs), a mapped file that stays readable when this process is stopped or dead.
+Owner: the rank's interpreter. It changes no result and starts nothing before `init_process_group` but the page of a rank that steps an
+optimizer without a process group. What it writes is the rank's status page (version 3, see src/proto/status_page.rs), a mapped file that stays
+readable when this process is stopped or dead.
 
 Rules:
 - HOOK-1: an error in here never reaches the script: the hook falls silent.
@@ -16,17 +17,20 @@ Rules:
   and steps of other threads leave no trace on the page.
 - HOOK-7: that the main program has returned is reported before its exit handlers run, unless `sys.exit` got another code than 0, or a thread
   still works. What ends the process after that is the exit of the interpreter. Where a shell starts another program after it, it is taken back.
+- HOOK-8: where there are several ranks, steps of optimizers are counted from the first one on, with or without a process group: ranks that
+  step and never form one are separate programs.
 """
 
 import os
 import sys
 
-_TARGET = "torch.distributed.distributed_c10d"
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def _load(name):
     """A module that lies next to this one, whatever the script has made of `sys.path`."""
+    if name in sys.modules:
+        return sys.modules[name]
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(name, os.path.join(_OWN, name + ".py"))
@@ -35,9 +39,25 @@ def _load(name):
     return module
 
 
+def _watch_groups(module):
+    _load("rankdeck_page")
+    _load("rankdeck_hook").Hook(module, _load).install()
+    _watch_threads()
+
+
+def _watch_steps(module):
+    """HOOK-8"""
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        _load("rankdeck_page").watch_steps(module.register_optimizer_step_post_hook)
+
+
+# Modules of PyTorch, and what is done as soon as one has been imported.
+_TARGETS = {"torch.distributed.distributed_c10d": _watch_groups, "torch.optim.optimizer": _watch_steps}
+
+
 class _Loader:
-    def __init__(self, inner):
-        self._inner = inner
+    def __init__(self, inner, then):
+        self._inner, self._then = inner, then
 
     def __getattr__(self, name):
         return getattr(self._inner, name)
@@ -48,9 +68,7 @@ class _Loader:
     def exec_module(self, module):
         self._inner.exec_module(module)
         try:
-            _load("rankdeck_page")
-            _load("rankdeck_hook").Hook(module, _load).install()
-            _watch_threads()
+            self._then(module)
         except Exception:
             pass
 
@@ -58,17 +76,19 @@ class _Loader:
 class _Finder:
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name != _TARGET:
+        then = _TARGETS.pop(name, None)
+        if then is None:
             return None
-        try:
-            sys.meta_path.remove(cls)
-        except ValueError:
-            pass
+        if not _TARGETS:
+            try:
+                sys.meta_path.remove(cls)
+            except ValueError:
+                pass
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, then)
         return spec
 
 

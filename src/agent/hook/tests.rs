@@ -22,6 +22,21 @@ def init_process_group(backend=None, init_method=None, timeout=None, world_size=
 def destroy_process_group(group=None): pass
 def all_reduce(tensor, op=None, group=None, async_op=False):
     if callable(op): op()
+def broadcast(tensor, src, group=None, async_op=False):
+    raise RuntimeError("made by a library")
+"#;
+
+/// Hooks of optimizers' steps.
+const OPTIMIZER: &str = r#"
+_hooks = {}
+class Handle:
+    def remove(self): _hooks.pop(self)
+def register_optimizer_step_post_hook(hook):
+    handle = Handle()
+    _hooks[handle] = hook
+    return handle
+def step():
+    for hook in _hooks.values(): hook(None, (), {})
 "#;
 
 /// A directory with the hook, the stand-in and `train.py`.
@@ -33,6 +48,10 @@ fn folder(script: &str) -> tempfile::TempDir {
     std::fs::write(folder.path().join("torch/__init__.py"), "float32 = 1\n").unwrap();
     std::fs::write(package.join("__init__.py"), "from .distributed_c10d import *\n").unwrap();
     std::fs::write(package.join("distributed_c10d.py"), MODULE).unwrap();
+    let optim = folder.path().join("torch/optim");
+    std::fs::create_dir_all(&optim).unwrap();
+    std::fs::write(optim.join("__init__.py"), "").unwrap();
+    std::fs::write(optim.join("optimizer.py"), OPTIMIZER).unwrap();
     std::fs::write(folder.path().join("train.py"), script).unwrap();
     folder
 }
@@ -45,7 +64,8 @@ fn python(folder: &Path, page: &Path) -> Command {
         .env("PYTHONPATH", format!("{}:{}", folder.join("python").display(), folder.display()))
         .env("RANK", "0")
         .env("RANKDECK_STATUS_PAGE", page)
-        .env_remove("RANKDECK_HOOK_PID");
+        .env_remove("RANKDECK_HOOK_PID")
+        .env_remove("WORLD_SIZE");
     command
 }
 
@@ -127,6 +147,46 @@ fn page_has_the_arguments_of_init_process_group() {
     let (rank, _, address, port) = arguments(&long, &[]);
     assert!(rank == Some(0) && port.is_none() && address.ends_with("/end"), "{address}");
     assert_eq!(arguments("store=object(), rank=0, world_size=2", &[]), found(Some(0), Some(2), "", None));
+}
+
+#[test]
+fn page_has_line_backend_and_contradicting_variables() {
+    let given = |call: &str, env: &[(&str, &str)]| {
+        let made = folder(&format!("import torch.distributed as dist\ndist.init_process_group({call})\n"));
+        let page = made.path().join("rank0.page");
+        let mut command = python(made.path(), &page);
+        command.envs([("RANK", "3"), ("RANKDECK_RANK", "3"), ("WORLD_SIZE", "4"), ("ROLE_WORLD_SIZE", "4")]);
+        let output = command.envs(env.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        StatusPageReader::open(&page).unwrap().view().unwrap().group_arguments.unwrap()
+    };
+    let found = given("'gloo'", &[]);
+    assert_eq!((found.backend.as_str(), found.contradicting), ("gloo", vec![]));
+    assert!(found.site.ends_with("/train.py:2"), "{}", found.site);
+    assert_eq!(given("'cpu:gloo,cuda:nccl'", &[]).backend, "", "one for each kind of device");
+    let env = [("SLURM_PROCID", "0"), ("PMI_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "1"), ("PMIX_RANK", "x")];
+    assert_eq!(given("", &env).contradicting, ["SLURM_PROCID", "OMPI_COMM_WORLD_SIZE"]);
+    let changed = "rank=0, world_size=int(__import__('os').environ.update(WORLD_SIZE='2') or 2)";
+    assert_eq!(given(changed, &[]).contradicting, ["WORLD_SIZE"]);
+}
+
+#[test]
+fn hook_8_steps_count_with_and_without_a_group() {
+    let run = |script: &str, ranks: &str| {
+        let made = folder(&format!("import torch.optim.optimizer as o, torch.distributed as dist\n{script}"));
+        let page = made.path().join("rank0.page");
+        let output = python(made.path(), &page).env("WORLD_SIZE", ranks).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let view = StatusPageReader::open(&page).ok()?.view().unwrap();
+        Some((view.body.updates, view.body.phase, view.group_arguments.is_some()))
+    };
+    let three = "for _ in range(3): o.step()\n";
+    assert_eq!(run(three, "2"), Some((3, 0, false)));
+    assert_eq!(run(three, "1"), None, "a single rank needs no group");
+    let forms = "o.step()\ndist.init_process_group()\no.step()\no.step()\n";
+    assert_eq!(run(forms, "2"), Some((3, 3, true)), "each step once");
+    let forks = "import os\no.step()\nif os.fork() == 0:\n    o.step()\n    os._exit(0)\nos.wait()\n";
+    assert_eq!(run(forks, "2"), Some((1, 0, false)), "HOOK-3");
 }
 
 /// Body of the next test in a process of its own.
@@ -238,6 +298,13 @@ fn hook_5_failure_kind_follows_the_exception_type() {
 }
 
 #[test]
+fn hook_5_place_is_never_in_the_hook() {
+    let script = "import torch.distributed as dist\ndist.init_process_group()\ndist.broadcast(None, 0)\n";
+    let (found, _) = reported(script);
+    assert_eq!(found.iter().map(|(_, at)| at.as_str()).collect::<Vec<_>>(), ["train.py:3"]);
+}
+
+#[test]
 fn hook_5_only_the_rank_is_watched_among_other_hooks() {
     let own = "import sys\nsys.excepthook = lambda *_: print('theirs', flush=True)\n{}['obs']\n";
     let (found, output) = reported(own);
@@ -322,6 +389,30 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
         assert_eq!(same, equal, "{first:?} {second:?}");
         assert_eq!(second.iter().filter(|taken| taken.finite).count(), finite);
     }
+}
+
+/// Two ranks of independent learners that only average a number for a log.
+const INDEPENDENT: &str = r#"
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+net = torch.nn.Linear(16, 16)
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(8):
+    opt.zero_grad()
+    net(torch.ones(1, 16)).sum().backward()
+    dist.all_reduce(torch.ones(2))
+    opt.step()
+"#;
+
+#[test]
+fn average_of_a_number_synchronizes_no_weights() {
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let made = tempfile::tempdir().unwrap();
+    for mut rank in two_ranks(&python, made.path(), INDEPENDENT) {
+        assert!(rank.wait().unwrap().success());
+    }
+    let taken = StatusPageReader::open(&page_of(made.path(), 0)).unwrap().view().unwrap().fingerprints;
+    assert!(taken.len() == 8 && taken.iter().all(|taken| !taken.synced), "{taken:?}");
 }
 
 /// Two ranks: messages that are posted and waited for, and one that rank 0 waits for in vain.

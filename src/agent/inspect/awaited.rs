@@ -41,7 +41,35 @@ pub(super) fn sleep_left_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
     by_clock_ms(pid, call).or_else(|| timer_ms(pid, call))
 }
 
-fn by_clock_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
+/// Waits for Python's interpreter lock are given up after 5 ms, and are no sleep.
+const INTERPRETER_LOCK_MS: u64 = 5;
+
+/// The same of a wait for a lock that is given up after a while, as one for the next item of a queue is.
+pub(super) fn lock_left_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
+    if call.number? != libc::SYS_futex || call.args[3] == 0 {
+        return None;
+    }
+    let operation = call.args[1] as i32;
+    let realtime = operation & libc::FUTEX_CLOCK_REALTIME != 0;
+    let clock = match operation & libc::FUTEX_CMD_MASK {
+        libc::FUTEX_WAIT => None,
+        libc::FUTEX_WAIT_BITSET if realtime => Some(libc::CLOCK_REALTIME),
+        libc::FUTEX_WAIT_BITSET => Some(libc::CLOCK_MONOTONIC),
+        _ => return None,
+    };
+    let left_ms = time_ms(pid, call.args[3])?.saturating_sub(clock.map_or(0, clock_ms));
+    Some(left_ms).filter(|left_ms| *left_ms > INTERPRETER_LOCK_MS)
+}
+
+/// A `struct timespec` in the memory of the process.
+fn time_ms(pid: u32, at: u64) -> Option<u64> {
+    let bytes = memory::read(pid, at, 16).ok()?;
+    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    Some(word(0)?.saturating_mul(1000).saturating_add(word(8)? / 1_000_000))
+}
+
+/// Returns the milliseconds until a thread wakes that sleeps by the clock.
+pub(super) fn by_clock_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
     let (at, clock) = match call.number? {
         libc::SYS_nanosleep => (call.args[0], None),
         libc::SYS_clock_nanosleep => {
@@ -50,10 +78,7 @@ fn by_clock_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
         }
         _ => return None,
     };
-    let bytes = memory::read(pid, at, 16).ok()?;
-    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let until_ms = word(0)?.saturating_mul(1000).saturating_add(word(8)? / 1_000_000);
-    Some(until_ms.saturating_sub(clock.map_or(0, clock_ms)))
+    Some(time_ms(pid, at)?.saturating_sub(clock.map_or(0, clock_ms)))
 }
 
 /// Milliseconds until the first of those that a rank waits for wakes by itself: a process, one below it, the

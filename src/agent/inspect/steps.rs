@@ -4,8 +4,8 @@
 
 use super::syscall::{self, SyscallWait, WaitKind};
 use super::{
-    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, ras, recorder, sockets,
-    stacks, state_words,
+    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, own_threads, ras, recorder,
+    sockets, stacks, state_words,
 };
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, ProcStat, ProcessKey};
@@ -285,6 +285,29 @@ fn memory_parts(
         let again = again.found(std::mem::take);
         shared.found(|found| stacks::replace(found, again));
     }
+    through_its_threads(pid, tcp, shared);
+}
+
+/// What its main thread waits for through another thread of its own.
+fn through_its_threads(pid: u32, tcp: &[sockets::Tcp], shared: &SharedHelper) {
+    shared.stage("awaited threads");
+    let is_named = shared.found(|found| found.obstacle.is_some() || !found.awaits.is_empty());
+    let stacks = shared.found(|found| found.threads.clone());
+    let Some(wait) = own_threads::follow(pid, &stacks, tcp).filter(|_| !is_named) else { return };
+    let connection = wait.obstacles.iter().find_map(|obstacle| {
+        let beneath = obstacle_beneath(pid, Some(obstacle), tcp);
+        let found = beneath.unwrap_or_else(|| obstacle.clone());
+        matches!(found, Obstacle::Connection { .. }).then_some(found)
+    });
+    let slept = awaited::sleep_ms(pid, &wait.processes, connection.as_ref(), tcp);
+    shared.found(|found| {
+        found.awaited_sleep_ms = found.awaited_sleep_ms.or(wait.sleep_ms).or(slept);
+        found.awaits = wait.processes;
+        if let Some(connection) = &connection {
+            found.blocked_on = Some(format!("its thread {}: {}", wait.thread, connection.words()));
+        }
+        found.obstacle = connection;
+    });
 }
 
 /// What its main thread waits for, and when that ends by itself; the call of that wait.
@@ -466,7 +489,7 @@ impl MainThreadWait {
         let call = syscall::call(pid, pid)?;
         let wait = MainThreadWait {
             call,
-            sleep_left_ms: awaited::sleep_left_ms(pid, &call),
+            sleep_left_ms: awaited::sleep_left_ms(pid, &call).or_else(|| awaited::lock_left_ms(pid, &call)),
             awaits: awaited::processes(pid, &call),
             path: path_argument(pid, &call),
             obstacle: obstacle::in_memory(pid, &call, tcp),

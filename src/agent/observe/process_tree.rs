@@ -112,6 +112,7 @@ struct SlowCounters {
     io_below: BTreeMap<u32, proc::Io>,
     connections: Connections,
     net_below: BTreeMap<u32, u64>,
+    only_core: Option<u32>,
 }
 
 /// A process tree at one moment.
@@ -191,6 +192,7 @@ impl ProcessTree {
             children: slow.below.iter().take(CHILDREN).map(|stat| slow.child(stat)).collect(),
             cgroup: slow.cgroup.clone(),
             main: schedule.map(|_| MainThread { cpu_us: ran_ns / 1000, turns, ..slow.main }),
+            only_core: slow.only_core,
         };
         TreeSample {
             pids: std::iter::once(main.pid).chain(slow.below.iter().map(|process| process.pid)).collect(),
@@ -223,6 +225,7 @@ impl SlowCounters {
             io_below: BTreeMap::new(),
             connections: Connections::default(),
             net_below: BTreeMap::new(),
+            only_core: None,
         }
     }
 
@@ -326,6 +329,7 @@ impl SlowCounters {
         let membership = self.membership.as_mut().and_then(ProcFile::text);
         self.groups = membership.and_then(|text| cache.mounts.locate(&text)).or(self.groups.take());
         self.cgroup = self.groups.as_ref().map(|groups| cache.sample(groups));
+        self.only_core = proc::only_core(main.pid);
     }
 }
 

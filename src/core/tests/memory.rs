@@ -44,7 +44,13 @@ fn page() -> PageSample {
         fingerprints: vec![FingerprintSample::default()],
         own_ms: vec![1],
         recent: vec![RecentCollective { call: call(), ..Default::default() }],
-        group_arguments: Some(GroupArguments { address: some(), ..Default::default() }),
+        group_arguments: Some(GroupArguments {
+            address: some(),
+            backend: some(),
+            site: some(),
+            contradicting: vec![some()],
+            ..Default::default()
+        }),
         ..PageSample::default()
     }
 }

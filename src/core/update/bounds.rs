@@ -393,7 +393,11 @@ impl Truncator {
         self.list(LIST, &mut page.own_ms);
         self.list(LIST, &mut page.recent);
         page.recent.iter_mut().for_each(|recent| self.call(&mut recent.call));
-        page.group_arguments.iter_mut().for_each(|given| self.text(NAME, &mut given.address));
+        if let Some(given) = &mut page.group_arguments {
+            self.texts(NAME, [&mut given.address, &mut given.backend, &mut given.site]);
+            self.list(LIST, &mut given.contradicting);
+            given.contradicting.iter_mut().for_each(|name| self.text(NAME, name));
+        }
     }
 
     fn call(&mut self, call: &mut CollectiveCall) {

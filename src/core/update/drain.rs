@@ -5,9 +5,11 @@ use crate::host::HostStage;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel, Model};
 use crate::origin::exclusion;
+use crate::reason::{Reason, SentenceForm, fill};
 use crate::report::RunOutcome;
 use crate::run::{EndCause, RunStage, StopRequest};
 use crate::session::EventCtx;
+use crate::watch::separate_programs;
 use crate::work::{self, ReachedWork, WorkFacts};
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Work};
 use rankdeck_types::error::HintedError;
@@ -237,7 +239,7 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     }
     let ending = failure::ending(ctx);
     let work = ending.work.clone().or_else(|| work_left(ctx, &ending));
-    let mut ending = with_killed_ranks(ctx, Ending { work, ..ending });
+    let mut ending = with_separate_programs(ctx, with_killed_ranks(ctx, Ending { work, ..ending }));
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         let reason = format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", "));
@@ -324,6 +326,15 @@ fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
             train_iter: iterations.max(totals.map(|totals| totals.train_iter)).unwrap_or(0),
         },
     }))
+}
+
+/// The end of ranks that were no run of one program shows it: nobody may have seen the warning.
+fn with_separate_programs(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
+    let is_known = ctx.session.run.facts.recorded_ending.is_some() || ending.outcome == RunOutcome::Failed;
+    let Some(ranks) = separate_programs(ctx.model, 0).filter(|_| !is_known) else { return ending };
+    let sentence = Reason::SeparatePrograms.row().sentence(SentenceForm::Usual);
+    let text = fill(sentence, &[("count", ranks.len().to_string())]);
+    Ending { reason: format!("{}; {text}", ending.reason), ..ending }
 }
 
 /// What a stop waits for, where that takes long enough to be noticed.

@@ -191,6 +191,7 @@ pub(super) fn fingerprint(
 pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Option<JoinedIteration>) {
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
+    ctx.session.watch.on_counters(&joined.own);
     let ranks = ctx.model.ranks.iter().zip(&joined.own);
     let per_rank: Vec<RankProgress> = ranks.map(|(rank, own)| rank_progress(ctx, at, rank, own)).collect();
     let JoinedIteration { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();

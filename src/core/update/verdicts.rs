@@ -4,7 +4,7 @@
 use super::{charts, policy, transition};
 use crate::limits::TimeLimits;
 use crate::model::{ChartMarkKind, EventSubject, EventTone, RunState};
-use crate::report::{ReportBody, Severity};
+use crate::report::{Proof, ReportBody, Severity};
 use crate::run::{BlamePriority, EndCause, FailedRank, RunStage};
 use crate::session::EventCtx;
 use crate::watch::{InspectRequest, RecordedTime};
@@ -71,16 +71,16 @@ pub(super) fn report_verdicts(ctx: &mut EventCtx<'_>) {
             let generation = ctx.model.run.generation;
             charts::mark(ctx, happened, (generation, None), kind);
         }
-        if change.acts {
-            act(ctx, &verdict.reason);
+        if let Some(proof) = change.acts {
+            act(ctx, proof, &verdict.reason);
         }
         ctx.report(ReportBody::Verdict(verdict));
     }
     ctx.model.verdicts = ctx.session.watch.current();
 }
 
-/// The user's policy for a stuck, living rank.
-fn act(ctx: &mut EventCtx<'_>, reason: &str) {
+/// The user's policy for a living rank that is proved to be stuck.
+fn act(ctx: &mut EventCtx<'_>, proof: Proof, reason: &str) {
     let policy = ctx.model.plan.as_ref().map_or(OnStuck::Report, |plan| plan.experiment.watch.on_stuck);
     if ctx.session.run.is_ending() || !matches!(ctx.model.run.state, RunState::Launching | RunState::Running)
     {
@@ -91,12 +91,14 @@ fn act(ctx: &mut EventCtx<'_>, reason: &str) {
         OnStuck::Restart if policy::stuck(ctx) => {
             // A stuck group cannot agree on a last iteration: asking it to would only cost the grace.
             transition::order(ctx, StopMode::Terminate);
-            ctx.note(EventTone::Warn, "policy `on_stuck = \"restart\"`: restarting");
+            let proof = proof.describe();
+            ctx.note(EventTone::Warn, format!("policy `on_stuck = \"restart\"`: restarting ({proof})"));
         }
         OnStuck::Stop | OnStuck::Restart => {
             ctx.session.run.facts.blame(EndCause::Stuck(reason.to_string()));
             transition::order(ctx, StopMode::Terminate);
-            ctx.note(EventTone::Warn, "policy `on_stuck`: stopping the run");
+            let proof = proof.describe();
+            ctx.note(EventTone::Warn, format!("policy `on_stuck`: stopping the run ({proof})"));
         }
     }
 }

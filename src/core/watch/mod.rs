@@ -21,9 +21,11 @@
 //! - A verdict is reported when it appears or changes its severity or reason, again when an inspection of its
 //!   rank has arrived, and again, `cleared`, when it no longer holds.
 //! - WATCH-3: detection never acts. `update` applies the policy, to critical verdicts on live ranks that are
-//!   certain, as the row of their reason defines. Certain is what the kernel or other ranks prove; silence
-//!   alone stays `likely`, unless `watch.silence_is_stuck_s` is set. The iterations of a script are a guess
-//!   of its hook and prove nothing (DISAGREE-1).
+//!   certain, as the row of their reason defines. Certain is only what a [`Proof`](crate::reason::Proof) proves;
+//!   silence stays `likely`, unless `watch.silence_is_stuck_s` is set or a lock has outlasted all waits at its
+//!   line. The iterations of a script are a guess of its hook and prove nothing (DISAGREE-1).
+//! - WATCH-4: a critical verdict that an inspection has confirmed stands until its rank makes a step, calls a
+//!   collective, or another inspection shows another wait. Samples alone do not clear it.
 //! - A critical verdict needs two samples a second apart without any progress, except for hard facts and
 //!   differing calls.
 #![deny(clippy::wildcard_enum_match_arm)]
@@ -36,13 +38,14 @@ mod verdict_store;
 
 pub(crate) use assess::finding::AbnormalExit;
 pub(crate) use history::inspections::InspectRequest;
+pub(crate) use patterns::group_arguments::separate_programs;
 pub(crate) use report::builder::describe_inspection;
 pub(crate) use report::facts::{dead, drift, totals_differ};
 pub(crate) use verdict_store::{RecordedTime, VerdictChange};
 
 use crate::limits::TimeLimits;
 use crate::model::Model;
-use crate::reason::{ConfidenceBounds, Severity, VerdictKind};
+use crate::reason::{Confidence, ConfidenceBounds, Severity, VerdictKind};
 use crate::report::VerdictReport;
 use assess::finding::Finding;
 use assess::late_rank;
@@ -50,14 +53,17 @@ use assess::stages::{self, PostMortem};
 use history::hosts::{DeviceHealth, HostHeartbeats};
 use history::inspections::InspectionLog;
 use history::movement;
+use history::patience::Patience;
+use history::rank_history::RankHistory;
 use history::run_view::{Memory, RunView, fresh_hosts, living};
 use history::silence::{PaceHistory, SilenceModel};
-use patterns::learning;
+use patterns::learning::{self, ReturnComparison};
 use patterns::replicas::Replicas;
+use patterns::speed::SpeedHistory;
 use patterns::stall::StallDetector;
 use patterns::stragglers::{self, Straggler};
 use rankdeck_proto::inspection::Inspection;
-use rankdeck_proto::message::HostSample;
+use rankdeck_proto::message::{Counters, HostSample};
 use rankdeck_types::ids::{NodeRank, Rank};
 use report::{evidence, facts};
 use serde::{Deserialize, Serialize};
@@ -70,6 +76,9 @@ pub(crate) struct Detector {
     /// How long a silence is usual; kept over generations, so that a restart starts with what was learned.
     #[serde(rename = "pace")]
     silence: SilenceModel,
+    /// How long waits at each line are usual; kept as well.
+    #[serde(default)]
+    patience: Patience,
     #[serde(rename = "looks")]
     inspections: InspectionLog,
     #[serde(rename = "incidents")]
@@ -84,15 +93,20 @@ pub(crate) struct Detector {
     stall: StallDetector,
     post_mortem: PostMortem,
     replicas: Replicas,
+    #[serde(default)]
+    returns: ReturnComparison,
+    #[serde(default)]
+    speed: SpeedHistory,
 }
 
 impl Detector {
     /// Starts a new generation; the next [`Detector::changes`] clears the reported verdicts.
     pub fn reset(&mut self) {
         let silence = std::mem::take(&mut self.silence);
+        let patience = std::mem::take(&mut self.patience);
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.reset();
-        *self = Detector { silence, verdicts, ..Detector::default() };
+        *self = Detector { silence, patience, verdicts, ..Detector::default() };
     }
 
     /// Takes a host's sample of the current generation.
@@ -100,13 +114,30 @@ impl Detector {
         for rank in &sample.ranks {
             let known = model.ranks.get_mut(rank.rank.index()).filter(|known| known.node == node);
             let Some(history) = known.map(|known| &mut known.watch_history) else { continue };
+            let paused_since = history.paused_since();
             history.observe(sample, rank, &mut self.silence);
-            if history.still_ms() == 0 {
-                self.inspections.on_progress(rank.rank);
-            }
+            self.learn_waits(rank.rank, history, paused_since);
         }
         self.heartbeats.record_heartbeat(node, sample.mono_ms);
         self.devices.observe(node, sample);
+    }
+
+    /// Learns how long the rank has waited where the inspections saw it, once it does something (PATIENCE-2);
+    /// `paused_since`: since when it had done nothing.
+    fn learn_waits(&mut self, rank: Rank, history: &RankHistory, paused_since: Option<u64>) {
+        let passed_ms = |since: u64| history.mono_ms.saturating_sub(since);
+        if let Some(since) = paused_since.filter(|since| history.paused_since() != Some(*since))
+            && let Some(site) = self.inspections.site_since(rank, since)
+        {
+            self.patience.learn_wait(site, passed_ms(since));
+        }
+        if history.still_ms() == 0
+            && let Some(stay) = self.inspections.on_progress(rank)
+            && stay.naps > 0
+            && paused_since.is_some()
+        {
+            self.patience.learn_polling(&stay.site, passed_ms(stay.since_ms));
+        }
     }
 
     /// Takes the reply to an inspection request.
@@ -116,12 +147,13 @@ impl Detector {
 
     /// Returns what was learned about usual silences.
     pub fn pace_history(&self) -> PaceHistory {
-        self.silence.history()
+        PaceHistory { lines: self.patience.lines(), ..self.silence.history() }
     }
 
     /// Takes over what an earlier console learned about this run.
     pub fn recall(&mut self, history: &PaceHistory) {
         self.silence.recall(history);
+        self.patience.recall(&history.lines);
     }
 
     /// Adds a fact that stays until it is withdrawn.
@@ -134,9 +166,14 @@ impl Detector {
         self.verdicts.withdraw(kind);
     }
 
+    /// Takes the counters of all ranks at one iteration.
+    pub fn on_counters(&mut self, own: &[Counters]) {
+        self.returns.compare(own);
+    }
+
     /// Checks whether the run learns.
     pub fn check_learning(&mut self, model: &Model) {
-        let issue = learning::find_issue(model);
+        let issue = learning::find_issue(model, &self.returns);
         // The words of an issue may change with every value; those first reported stay.
         if self.verdicts.reason(VerdictKind::Learning) != issue.as_ref().map(|issue| issue.reason) {
             self.withdraw(VerdictKind::Learning);
@@ -170,12 +207,16 @@ impl Detector {
         self.replicas.compare(&histories);
         model.hosts.iter().for_each(|host| self.heartbeats.record_link(host));
         self.check_weights(model);
-        let memory =
-            Memory { silence: &self.silence, inspections: &self.inspections, devices: &self.devices };
+        let memory = Memory {
+            silence: &self.silence,
+            patience: &self.patience,
+            inspections: &self.inspections,
+            devices: &self.devices,
+        };
         let run = RunView::new(model, memory, fresh_hosts(model, awake_ms, limits), limits);
         // Patterns and findings.
         let mut findings = assess::assess(&run, &self.heartbeats, &self.devices, awake_ms, limits);
-        if findings.found.is_empty() {
+        if findings.found.iter().all(Finding::is_advice) {
             if let Some(stall) = self.stall.observe(&run, awake_ms, limits) {
                 let stalled = assess::stall(&run, stall);
                 findings.found.extend(stalled.found);
@@ -189,19 +230,24 @@ impl Detector {
             .map(|straggler| (straggler, awake_ms))
             .or_else(|| self.straggler.take())
             .filter(|(_, seen)| awake_ms.saturating_sub(*seen) < stragglers::HOLD_MS);
+        let slow = self.speed.observe(model, awake_ms);
         // Verdicts.
         let mut verdicts: BTreeMap<VerdictKey, VerdictReport> = BTreeMap::new();
         for finding in findings.found {
             let verdict = evidence::verdict(&run, &finding);
-            verdicts.insert((verdict.verdict, verdict.rank, finding.node()), verdict);
+            let key = (verdict.verdict, verdict.rank, finding.node());
+            if verdicts.get(&key).is_none_or(|known| known.severity <= verdict.severity) {
+                verdicts.insert(key, verdict);
+            }
         }
-        if let Some((straggler, _)) = &self.straggler
-            && !verdicts.values().any(|verdict| verdict.severity == Severity::Red)
-        {
-            let verdict = evidence::verdict(&run, &Finding::Straggler(straggler.clone()));
+        let is_critical = verdicts.values().any(|verdict| verdict.severity == Severity::Red);
+        let straggler = self.straggler.as_ref().map(|(straggler, _)| Finding::Straggler(straggler.clone()));
+        for finding in straggler.into_iter().chain(slow.map(Finding::SlowRun)).filter(|_| !is_critical) {
+            let verdict = evidence::verdict(&run, &finding);
             // A verdict that the rank is late right now wins.
             verdicts.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
         }
+        self.verdicts.keep_confirmed(&mut verdicts, &run, awake_ms);
         verdicts.values_mut().for_each(|verdict| apply_policy(&run, verdict, limits));
         let suspects = run.inspectable(&findings.suspects);
         let stale: Vec<Rank> = run
@@ -225,9 +271,13 @@ impl Detector {
         }
     }
 
+    fn memory(&self) -> Memory<'_> {
+        let Detector { silence, patience, inspections, devices, .. } = self;
+        Memory { silence, patience, inspections, devices }
+    }
+
     fn run_after_exit<'a>(&'a self, model: &'a Model, limits: &TimeLimits) -> RunView<'a> {
-        let memory =
-            Memory { silence: &self.silence, inspections: &self.inspections, devices: &self.devices };
+        let memory = self.memory();
         RunView::new(model, memory, Vec::new(), limits)
     }
 
@@ -282,7 +332,11 @@ fn apply_policy(run: &RunView<'_>, verdict: &mut VerdictReport, limits: &TimeLim
     let silent_ms = sample.and_then(movement::silence).unwrap_or(lasted_ms);
     let bounds = ConfidenceBounds { budget_ms: limits.rank0, silent_ms, silence_ms: limits.silence };
     let policy = verdict.reason_code.row().policy;
-    verdict.confidence = policy.confidence(verdict.confidence, lasted_ms, bounds);
+    verdict.proof = policy.proof(verdict.proof, lasted_ms, bounds);
+    verdict.confidence = match verdict.proof {
+        Some(_) => Confidence::Certain,
+        None => verdict.confidence.min(Confidence::Likely),
+    };
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Keeps the verdicts of a generation, facts and conditions, and returns what changed since they were last
 //! reported.
 
-use crate::reason::{OnVerdict, Reason};
-use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
+use crate::reason::{OnVerdict, Proof, Reason};
+use crate::report::{Severity, VerdictKind, VerdictReport};
+use crate::watch::history::program;
+use crate::watch::history::run_view::{RankView, RunView, SeenWait};
 use crate::watch::patterns::stragglers;
 use rankdeck_types::ids::{NodeRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,10 @@ use std::collections::BTreeMap;
 const DOUBT_MS: u64 = 2_000;
 /// The same for a rank that is late without a cause: longer than one straggler is shown for.
 const LATE_MS: u64 = 2 * stragglers::HOLD_MS;
+/// The same for another reason of a warning.
+const SWITCH_MS: u64 = 5_000;
+/// Milliseconds for which a rank, or what it waits for, must work until a verdict that it is stuck is over.
+const WORKS_MS: u64 = 5_000;
 
 /// The identity of a verdict while its text changes.
 pub(crate) type VerdictKey = (VerdictKind, Option<Rank>, Option<NodeRank>);
@@ -22,8 +28,8 @@ pub(crate) type VerdictKey = (VerdictKind, Option<Rank>, Option<NodeRank>);
 pub(crate) struct VerdictChange {
     /// The verdict, with [`Severity::Cleared`] if it no longer holds.
     pub verdict: VerdictReport,
-    /// It is about a live rank and has become certain, so that the policy applies.
-    pub acts: bool,
+    /// It is about a live rank and has become certain by this proof, so that the policy applies.
+    pub acts: Option<Proof>,
     /// When it happened; `None`: now.
     pub happened: Option<RecordedTime>,
 }
@@ -44,6 +50,15 @@ struct ReportedVerdict {
     condition: bool,
 }
 
+/// A critical verdict that an inspection has confirmed (WATCH-4).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ConfirmedVerdict {
+    key: VerdictKey,
+    wait: SeenWait,
+    /// Since when the rank, or what it waits for, has worked at every tick.
+    works_since: Option<u64>,
+}
+
 /// All verdicts of a generation.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct VerdictStore {
@@ -52,6 +67,9 @@ pub(crate) struct VerdictStore {
     #[serde(default)]
     happened: BTreeMap<VerdictKey, RecordedTime>,
     conditions: BTreeMap<VerdictKey, VerdictReport>,
+    /// By culprit.
+    #[serde(default)]
+    confirmed: BTreeMap<Rank, ConfirmedVerdict>,
     #[serde(rename = "told")]
     reported: BTreeMap<VerdictKey, ReportedVerdict>,
     #[serde(rename = "doubts")]
@@ -113,6 +131,54 @@ impl VerdictStore {
         self.facts.iter_mut().for_each(|(key, fact)| follow(fact, key.1, root));
     }
 
+    /// Puts back the critical verdicts that an inspection has confirmed and nothing has ended since, in place of
+    /// whatever the latest samples of the same ranks look like; and remembers new ones.
+    pub fn keep_confirmed(
+        &mut self,
+        found: &mut BTreeMap<VerdictKey, VerdictReport>,
+        run: &RunView<'_>,
+        awake_ms: u64,
+    ) {
+        let died = run.views.iter().any(|view| view.died);
+        let conditions = &self.conditions;
+        self.confirmed.retain(|rank, confirmed| {
+            let stands = |view: &&RankView<'_>| {
+                view.fresh && view.alive() && view.halted_ms().is_none() && !died
+            };
+            let Some(view) = run.view(*rank).filter(stands) else { return false };
+            let since = confirmed.works_since.filter(|_| program::works(view));
+            confirmed.works_since = since.or(program::works(view).then_some(awake_ms));
+            let works = confirmed.works_since.is_some_and(|since| awake_ms.saturating_sub(since) >= WORKS_MS);
+            let Some(before) = conditions.get(&confirmed.key).filter(|_| !works) else { return false };
+            if view.seen_wait().as_ref() != Some(&confirmed.wait) {
+                return false;
+            }
+            let is_of_rank = |key: &VerdictKey| key.1 == Some(*rank) && is_about_a_wait(key.0);
+            let more = |now: &VerdictReport| {
+                let known = before.reason_code == now.reason_code || before.reason_code == Reason::Unknown;
+                now.severity == Severity::Red && (known || now.proof.is_some())
+            };
+            let now = found.iter().find(|(key, now)| is_of_rank(key) && more(now)).map(|(key, _)| *key);
+            found.retain(|key, _| !is_of_rank(key) || Some(*key) == now);
+            match now {
+                Some(key) => confirmed.key = key,
+                None => {
+                    let latency_s = before.latency_s.max(view.still_ms() as f64 / 1000.0);
+                    found.insert(confirmed.key, VerdictReport { latency_s, ..before.clone() });
+                }
+            }
+            true
+        });
+        for (key, verdict) in found.iter() {
+            let critical = verdict.severity == Severity::Red && is_about_a_wait(key.0);
+            if let Some(rank) = key.1.filter(|rank| critical && !self.confirmed.contains_key(rank))
+                && let Some(wait) = run.view(rank).and_then(RankView::seen_wait)
+            {
+                self.confirmed.insert(rank, ConfirmedVerdict { key: *key, wait, works_since: None });
+            }
+        }
+    }
+
     /// Takes the conditions that hold now, without those that have not held for long enough.
     pub fn hold(&mut self, mut found: BTreeMap<VerdictKey, VerdictReport>, awake_ms: u64) {
         self.debounce.filter(&mut found, &self.reported, awake_ms);
@@ -146,12 +212,13 @@ impl VerdictStore {
             let before = known.filter(|known| known.severity == verdict.severity);
             verdict.first_s = before.map_or(verdict.latency_s, |known| known.first_s);
             let verdict = &now.verdict;
-            let acts = now.condition && is_certain(verdict) && !known.is_some_and(is_certain);
+            let is_new = now.condition && is_certain(verdict) && !known.is_some_and(is_certain);
+            let acts = verdict.proof.filter(|_| is_new);
             let differs = severity != Some(verdict.severity)
                 || known.is_some_and(|known| {
                     known.reason_code != verdict.reason_code || inspected(verdict) > inspected(known)
                 });
-            if differs || acts {
+            if differs || is_new {
                 let happened = self.happened.get(key).filter(|_| !now.condition).copied();
                 changes.push(VerdictChange { verdict: verdict.clone(), acts, happened });
             }
@@ -160,7 +227,7 @@ impl VerdictStore {
         for (key, before) in &self.reported {
             if !present.contains_key(key) {
                 let verdict = VerdictReport { severity: Severity::Cleared, ..before.verdict.clone() };
-                changes.push(VerdictChange { verdict, acts: false, happened: None });
+                changes.push(VerdictChange { verdict, acts: None, happened: None });
             }
         }
         self.reported = present;
@@ -183,7 +250,8 @@ struct Debounce {
 }
 
 impl Debounce {
-    /// Removes from `found` what has not held for long enough. What replaces a reported verdict stays.
+    /// Removes from `found` what has not held for long enough. What replaces a reported verdict stays, but a
+    /// warning keeps its reason until another one has held for [`SWITCH_MS`].
     fn filter(
         &mut self,
         found: &mut BTreeMap<VerdictKey, VerdictReport>,
@@ -191,6 +259,19 @@ impl Debounce {
         awake_ms: u64,
     ) {
         let before = std::mem::take(&mut self.since);
+        for (key, verdict) in found.iter_mut() {
+            let known = reported.get(key).filter(|known| known.condition).map(|known| &known.verdict);
+            let is_warning = |verdict: &VerdictReport| verdict.severity == Severity::Amber;
+            let Some(known) = known.filter(|known| is_warning(known) && is_warning(verdict)) else { continue };
+            if known.reason_code != verdict.reason_code {
+                let place = (*key, verdict.reason_code);
+                let since = before.get(&place).copied().unwrap_or(awake_ms);
+                if awake_ms.saturating_sub(since) < SWITCH_MS {
+                    self.since.insert(place, since);
+                    *verdict = known.clone();
+                }
+            }
+        }
         found.retain(|key, verdict| {
             let doubtful = matches!(
                 verdict.reason_code,
@@ -223,10 +304,15 @@ fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     }
 }
 
+/// The rank, or its environment, is said to be stuck.
+fn is_about_a_wait(kind: VerdictKind) -> bool {
+    matches!(kind, VerdictKind::Behind | VerdictKind::EnvStuck)
+}
+
 /// The policy may act on it.
 fn is_certain(verdict: &VerdictReport) -> bool {
     verdict.severity == Severity::Red
-        && verdict.confidence == Confidence::Certain
+        && verdict.proof.is_some()
         && verdict.reason_code.row().policy != OnVerdict::Never
 }
 

@@ -160,6 +160,9 @@ pub struct RankSignals {
     /// report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub main: Option<MainThread>,
+    /// The only core that its main thread may use; `None` if there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_core: Option<u32>,
 }
 
 /// Counters of the main thread of a rank.
@@ -387,6 +390,15 @@ pub struct GroupArguments {
     /// Address of the store, or path of its file; empty for a store that the program made.
     pub address: String,
     pub port: Option<u16>,
+    /// `gloo`, `nccl`, ...; empty for several, and where PyTorch chooses.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backend: String,
+    /// `FILE:LINE` of the call; empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
+    /// Variables with another rank or number of ranks than rankdeck has set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contradicting: Vec<String>,
 }
 
 /// Counters of one group of ranks (communicator).
@@ -596,6 +608,15 @@ impl CollectiveCall {
     /// Returns ` at FILE:LINE`; empty if unknown.
     pub fn at_site(&self) -> String {
         if self.site.is_empty() { String::new() } else { format!(" at {}", self.site) }
+    }
+
+    /// Returns `all_reduce grad`; empty if unknown. The hook's tag is PyTorch's name of the function, which the
+    /// operation mostly repeats.
+    pub fn title(&self) -> String {
+        let op = if self.op == "none" { "" } else { self.op.as_str() };
+        let repeats = !op.is_empty() && self.tag.contains(op.get(..op.len() - 1).unwrap_or(op));
+        let tag = if repeats { "" } else { self.tag.as_str() };
+        [op, tag].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ")
     }
 
     /// Returns `9155 f32 (36620 bytes)`; empty if unknown.

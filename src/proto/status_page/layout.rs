@@ -12,8 +12,23 @@ pub(super) const BODY: usize = 9;
 pub(super) const BODY_WORDS: usize = 40;
 /// First word of the arguments of `init_process_group`.
 pub(super) const ARGUMENTS_START: usize = BODY + BODY_WORDS;
-/// Words of them: calls so far, rank and size, port, then the address.
-pub(super) const ARGUMENTS_WORDS: usize = 14;
+/// Words of them: calls so far and contradicting variables, rank and size, port and backend, call site, then the
+/// address.
+pub(super) const ARGUMENTS_WORDS: usize = 15;
+/// Variables of launchers that number a rank or count ranks, in the order of their bits.
+const VARIABLES: [&str; 11] = [
+    "RANK",
+    "SLURM_PROCID",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "WORLD_SIZE",
+    "SLURM_NTASKS",
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+];
 /// First word of the ring of collectives.
 pub(super) const RING_START: usize = 64;
 /// Words of a ring entry.
@@ -118,17 +133,27 @@ impl Fingerprint {
 }
 
 /// Decodes the arguments of `init_process_group`; `None` without a call. Only the hook writes them.
-pub(super) fn group_arguments(words: &[u64; ARGUMENTS_WORDS]) -> Option<GroupArguments> {
-    let [calls, identity, port, address @ ..] = words;
+pub(super) fn group_arguments(
+    words: &[u64; ARGUMENTS_WORDS],
+    sites: &[(u64, String)],
+) -> Option<GroupArguments> {
+    let [calls, identity, port, site, address @ ..] = words;
     let known = |number: u64| Some(number as u32).filter(|number| *number != u32::MAX);
-    let bytes: Vec<u8> = address.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    (*calls > 0).then(|| GroupArguments {
-        calls: u32::try_from(*calls).unwrap_or(u32::MAX),
+    let address: Vec<u8> = address.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let text = |bytes: &[u8]| {
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    };
+    let named = |(bit, name): (usize, &&str)| ((calls >> (32 + bit)) & 1 == 1).then(|| (*name).to_owned());
+    (*calls as u32 > 0).then(|| GroupArguments {
+        calls: *calls as u32,
         rank: known(identity >> 32),
         world_size: known(*identity),
-        address: String::from_utf8_lossy(&bytes[..end]).into_owned(),
-        port: u16::try_from(*port).ok().filter(|port| *port > 0),
+        address: text(&address),
+        port: Some(*port as u16).filter(|port| *port > 0),
+        backend: text(&port.to_le_bytes()[2..]),
+        site: sites.iter().find(|(number, _)| number == site).map(|(_, name)| name.clone()).unwrap_or_default(),
+        contradicting: VARIABLES.iter().enumerate().filter_map(named).collect(),
     })
 }
 
@@ -513,7 +538,7 @@ mod tests {
     #[test]
     fn tables_fit_and_do_not_overlap() {
         let end = |start: usize, count: usize, words: usize| start + count * words;
-        const { assert!(BODY + BODY_WORDS <= RING_START) };
+        const { assert!(ARGUMENTS_START + ARGUMENTS_WORDS <= RING_START) };
         assert!(end(RING_START, RING, RING_WORDS) <= GROUPS_START);
         assert!(end(GROUPS_START, GROUPS, GROUP_WORDS) <= ITERATIONS_START);
         assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);

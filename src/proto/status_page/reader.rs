@@ -163,6 +163,11 @@ impl PageCopy {
         ring.sort_unstable_by_key(|collective| collective.seq);
         let mut iterations = used(ITERATIONS, iteration, |i| i.at_ns > 0);
         iterations.sort_unstable_by_key(|iteration| iteration.train_iter);
+        let sites: Vec<(u64, String)> = (0..SITES)
+            .map(site)
+            .filter(|words| words[0] != 0)
+            .map(|words| (words[0], layout::site_text(&words)))
+            .collect();
         View {
             rank: rank as u32,
             generation: generation as u32,
@@ -173,12 +178,8 @@ impl PageCopy {
             groups: used(GROUPS, group, |g| g.name != [0; 16]),
             iterations,
             fingerprints,
-            group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START)),
-            sites: (0..SITES)
-                .map(site)
-                .filter(|words| words[0] != 0)
-                .map(|words| (words[0], layout::site_text(&words)))
-                .collect(),
+            group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START), &sites),
+            sites,
             torn,
         }
     }

@@ -378,6 +378,7 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         verdict: kind,
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        proof: None,
         reason_code: Default::default(),
         card: Box::default(),
         reason: reason.into(),

@@ -2,29 +2,35 @@
 //! facts (a process that failed, weights that differ, a run that does not learn).
 
 use crate::exit_message::ExitMessage;
-use crate::reason::{Confidence, Reason, Severity};
+use crate::reason::{Certainty, Proof, Reason, Severity};
 use crate::watch::history::hosts::LinkLoss;
 use crate::watch::patterns::group_arguments::ArgumentMismatch;
 use crate::watch::patterns::learning::LearningIssue;
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
 use crate::watch::patterns::replicas::{DriftConfidence, WeightDrift};
+use crate::watch::patterns::speed::SlowRun;
 use crate::watch::patterns::stragglers::Straggler;
 use rankdeck_proto::message::{Exit, FailureKind};
 use rankdeck_types::ids::{NodeRank, Rank};
 
-/// Severity, confidence and reason of a finding.
+/// Severity, certainty and reason of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Assessment {
     pub severity: Severity,
-    pub confidence: Confidence,
+    pub certainty: Certainty,
     pub reason: Reason,
 }
 
 impl Assessment {
     /// Takes the usual severity of the reason.
-    pub fn usual(confidence: Confidence, reason: Reason) -> Assessment {
-        Assessment { severity: reason.row().severity, confidence, reason }
+    pub fn usual(certainty: Certainty, reason: Reason) -> Assessment {
+        Assessment { severity: reason.row().severity, certainty, reason }
+    }
+
+    /// The same of a finding that is proved.
+    pub fn proved(proof: Proof, reason: Reason) -> Assessment {
+        Assessment::usual(Certainty::Proved(proof), reason)
     }
 }
 
@@ -37,8 +43,9 @@ pub(crate) enum Finding {
     LateRank { late: LateRank, assessment: Assessment },
     /// Ranks called different collectives.
     Mismatch { mismatch: CollectiveMismatch, waited_ms: u64 },
-    /// Ranks use their groups in different orders: each rank with the group that it waits in.
-    OrderDeadlock { ring: Vec<(Rank, String)>, waited_ms: u64 },
+    /// Ranks use their groups in different orders: each rank with the group that it waits in. `is_proved`: each of
+    /// them was seen to wait there.
+    OrderDeadlock { ring: Vec<(Rank, String)>, waited_ms: u64, is_proved: bool },
     /// All members are inside the same collective.
     InsideCollective { members: Vec<Rank>, seq: u64, waited_ms: u64, severity: Severity },
     /// TCP traffic between hosts is not acknowledged.
@@ -51,8 +58,12 @@ pub(crate) enum Finding {
     Gpu { rank: Rank, reason: Reason },
     /// Ranks update their weights without any collective.
     NoCollectives { ranks: Vec<Rank>, updates: u64, iterations: u64 },
-    /// Ranks called `init_process_group` with arguments that exclude each other.
+    /// Ranks called `init_process_group` with arguments that exclude each other or the plan.
     Arguments(ArgumentMismatch),
+    /// Variables of launchers contradict the plan on these ranks.
+    RankVariables { ranks: Vec<Rank>, names: Vec<String> },
+    /// All ranks step optimizers, and none has a process group with others.
+    SeparatePrograms { ranks: Vec<Rank> },
     /// All ranks reached the rendezvous, and the group does not form.
     RendezvousBlocked { waited_ms: u64 },
     /// A host sends no messages.
@@ -61,14 +72,30 @@ pub(crate) enum Finding {
     Stall { rank: Option<Rank>, severity: Severity, still_ms: u64 },
     /// One rank slows the run.
     Straggler(Straggler),
+    /// The run is slower than it was.
+    SlowRun(SlowRun),
+    /// All ranks of a host may use only this core, and the host has more.
+    SharedCore { node: NodeRank, core: u32, count: usize },
 }
 
 impl Finding {
+    /// It explains no wait: the run goes on, though not as meant.
+    pub fn is_advice(&self) -> bool {
+        matches!(
+            self,
+            Finding::RankVariables { .. }
+                | Finding::SeparatePrograms { .. }
+                | Finding::SharedCore { .. }
+                | Finding::SlowRun(_)
+        )
+    }
+
     /// The host that it is about, if it is about a host and not about a rank.
     pub fn node(&self) -> Option<NodeRank> {
         match self {
             Finding::LinkDown { node, .. } => Some(*node),
             Finding::SilentHost(silent) => Some(silent.node),
+            Finding::SharedCore { node, .. } => Some(*node),
             Finding::Halted { .. }
             | Finding::LateRank { .. }
             | Finding::Mismatch { .. }
@@ -79,8 +106,11 @@ impl Finding {
             | Finding::Gpu { .. }
             | Finding::NoCollectives { .. }
             | Finding::Arguments(_)
+            | Finding::RankVariables { .. }
+            | Finding::SeparatePrograms { .. }
             | Finding::RendezvousBlocked { .. }
             | Finding::Stall { .. }
+            | Finding::SlowRun(_)
             | Finding::Straggler(_) => None,
         }
     }
@@ -163,7 +193,7 @@ impl AbnormalExit<'_> {
 
     /// Assesses the failure. A secondary failure is a warning.
     pub fn assessment(&self) -> Assessment {
-        let usual = Assessment::usual(Confidence::Certain, self.reason());
+        let usual = Assessment::proved(Proof::Gone, self.reason());
         let secondary = self.victim_of.is_some() || usual.severity == Severity::Amber;
         Assessment { severity: if secondary { Severity::Amber } else { usual.severity }, ..usual }
     }
@@ -171,17 +201,21 @@ impl AbnormalExit<'_> {
 
 /// Assesses weights of a script that differ across ranks.
 pub(crate) fn drift(drift: &WeightDrift) -> Assessment {
-    let (severity, confidence) = match drift.grounds {
-        DriftConfidence::KeptEqual => (Severity::Red, Confidence::Certain),
-        DriftConfidence::NeverEqual => (Severity::Red, Confidence::Likely),
-        DriftConfidence::Rounding | DriftConfidence::InPart => (Severity::Amber, Confidence::Possible),
-        DriftConfidence::BeganApart => (Severity::Amber, Confidence::Likely),
+    let (severity, certainty) = match drift.grounds {
+        DriftConfidence::KeptEqual => (Severity::Red, Certainty::Proved(Proof::Reported)),
+        DriftConfidence::NeverEqual => (Severity::Red, Certainty::Likely),
+        DriftConfidence::Rounding | DriftConfidence::InPart | DriftConfidence::Seldom => {
+            (Severity::Amber, Certainty::Possible)
+        }
+        DriftConfidence::BeganApart | DriftConfidence::NeverExchanged => {
+            (Severity::Amber, Certainty::Likely)
+        }
     };
-    Assessment { severity, confidence, reason: Reason::WeightsDiffer }
+    Assessment { severity, certainty, reason: Reason::WeightsDiffer }
 }
 
 /// Assesses a learning problem.
 pub(crate) fn learning(issue: &LearningIssue) -> Assessment {
-    let confidence = if issue.reason == Reason::Nan { Confidence::Certain } else { Confidence::Possible };
-    Assessment::usual(confidence, issue.reason)
+    let is_nan = issue.reason == Reason::Nan;
+    Assessment::usual(if is_nan { Certainty::Proved(Proof::Reported) } else { Certainty::Possible }, issue.reason)
 }

@@ -5,12 +5,16 @@
 //!
 //! Some reasons come from the obstacle that an inspection found: the lock, socket, pipe or child that the rank
 //! waits for.
+//!
+//! How long a wait may last depends on its end. What cannot come is critical at once. Somebody at the other end
+//! of a connection, and a condition that the program polls for, may take their time: longer than ever before at
+//! that line of the program ([`Patience`](crate::watch::history::patience)), or than a usual bound where no wait
+//! at that line has ended yet.
 
 use crate::limits::TimeLimits;
-use crate::reason::{Reason, Severity};
-use crate::report::Confidence;
+use crate::reason::{Certainty, Proof, Reason, Severity};
 use crate::watch::assess::finding::Assessment;
-use crate::watch::history::inspections::{EarlierStorage, INSPECTION_MS, main_stack, user_function};
+use crate::watch::history::inspections::{EarlierStorage, INSPECTION_MS, main_functions, main_stack};
 use crate::watch::history::movement::IDLE;
 use crate::watch::history::program::{
     self, KernelWait, children_work, cores_are_short, kernel_wait, lacks_cores, starved, stopped_child,
@@ -37,17 +41,30 @@ const LIMIT_FAULTS: f64 = 50.0;
 const BLOCKED_MS: u64 = 1_000;
 /// Wait after which an idle rank that has not joined the rendezvous is named.
 pub(crate) const RENDEZVOUS_MS: u64 = 10_000;
+/// How long somebody at the other end of a connection may take, at the least.
+const REMOTE_MS: u64 = 60_000;
+/// How long a polling loop may last, at the least, once others at its line have ended.
+const POLLING_MS: u64 = 60_000;
+/// Inspections in a row that must have seen a thread asleep at the same line, with other sleeps between them.
+const POLLS: u32 = 3;
+/// A lock is certain after so long, and so many times the longest wait at its line.
+const OUTLASTED_MS: u64 = 3_600_000;
+const OUTLASTED: u64 = 10;
 
 /// Libraries whose worker processes compute environments.
 const ENVIRONMENTS: [&str; 6] =
     ["gymnasium/vector", "gym/vector", "common/vec_env", "tianshou/env", "pufferlib/vector", "torchrl/envs"];
 
-fn red(confidence: Confidence, reason: Reason) -> Option<Assessment> {
-    Some(Assessment { severity: Severity::Red, confidence, reason })
+fn red(certainty: Certainty, reason: Reason) -> Option<Assessment> {
+    Some(Assessment { severity: Severity::Red, certainty, reason })
+}
+
+fn likely(reason: Reason) -> Option<Assessment> {
+    red(Certainty::Likely, reason)
 }
 
 fn amber(reason: Reason) -> Option<Assessment> {
-    Some(Assessment { severity: Severity::Amber, confidence: Confidence::Possible, reason })
+    Some(Assessment { severity: Severity::Amber, certainty: Certainty::Possible, reason })
 }
 
 /// Returns the reason why it gets no core; `None` if cores are not short.
@@ -70,10 +87,11 @@ fn progresses(view: &RankView<'_>) -> bool {
         || view.never_sleeps()
 }
 
-/// Whether two inspections in a row saw it in the same function of its own code.
-fn same_function(view: &RankView<'_>) -> bool {
-    view.function_before().is_some()
-        && view.inspection().and_then(user_function).as_deref() == view.function_before()
+/// Whether two inspections in a row saw its main thread in the same functions, libraries included: most programs
+/// leave their loop to one.
+fn same_functions(view: &RankView<'_>) -> bool {
+    view.functions_before().is_some()
+        && view.inspection().and_then(main_functions) == view.functions_before()
 }
 
 /// Whether a new inspection would show more: the rank has done something since the latest one, or the sleep
@@ -98,7 +116,7 @@ fn thrashes(view: &RankView<'_>) -> bool {
 /// Assesses a late rank; `None` while there is nothing to report.
 pub(crate) fn assess(view: &RankView<'_>, waited_ms: u64, limits: &TimeLimits) -> Option<Assessment> {
     if view.left {
-        return red(Confidence::Certain, Reason::LeftEarly);
+        return red(Certainty::Proved(Proof::Gone), Reason::LeftEarly);
     }
     if view.halted_ms().is_some() {
         // It has a verdict of its own.
@@ -107,22 +125,22 @@ pub(crate) fn assess(view: &RankView<'_>, waited_ms: u64, limits: &TimeLimits) -
     let late = LateRankCheck::new(view, waited_ms, limits);
     let assessed = late
         .by_its_host()
+        .or_else(|| late.by_somebody_remote())
         .or_else(|| late.by_its_workers())
+        .or_else(|| late.by_its_polling())
         .or_else(|| late.by_its_progress())
         .unwrap_or_else(|| late.by_its_wait())?;
     // A stopped worker would not continue with a core, either.
     let workers = matches!(assessed.reason, Reason::EnvWorkerDeadlocked | Reason::DataLoader);
     let stopped = late.stopped || (workers && stopped_child(view).is_some());
-    let rests_on_silence = assessed.severity == Severity::Red && assessed.confidence < Confidence::Certain;
+    let rests_on_silence = assessed.severity == Severity::Red && assessed.certainty.proof().is_none();
     if rests_on_silence && !stopped && late.is_doubtful() {
         return amber(short_of_cores(view).unwrap_or(Reason::ExpectedWait));
     }
     // The kernel reports that the only process that could end this wait is stopped.
-    let proved = late.stopped && late.waits_in != KernelWait::Poll && assessed.severity == Severity::Red;
-    Some(Assessment {
-        confidence: if proved { Confidence::Certain } else { assessed.confidence },
-        ..assessed
-    })
+    let halted = late.stopped && late.waits_in != KernelWait::Poll && assessed.severity == Severity::Red;
+    let certainty = if halted { Certainty::Proved(Proof::Halted) } else { assessed.certainty };
+    Some(Assessment { certainty, ..assessed })
 }
 
 /// The result of a rule. Outer `None`: the rule does not apply. Inner `None`: nothing to report.
@@ -157,7 +175,8 @@ impl<'a> LateRankCheck<'a> {
         let threshold = view.threshold;
         // It has paused in this wait before, and continued by itself.
         let pause = view.history.longest_pause_ms().saturating_mul(LONGER).min(limits.rank0);
-        let stuck = threshold.stuck.max(pause);
+        let at_line = view.line_waits.longest_ms.saturating_mul(LONGER).min(limits.rank0);
+        let stuck = threshold.stuck.max(pause).max(at_line);
         let waits_in = kernel_wait(view);
         let stopped = matches!(waits_in, KernelWait::Pipe | KernelWait::Poll | KernelWait::Child)
             && program::waits_for_the_stopped(view)
@@ -178,17 +197,23 @@ impl<'a> LateRankCheck<'a> {
         }
     }
 
+    /// How long a wait may last that somebody else or a condition ends: `least_ms`, and longer than any at that
+    /// line, of which the longest so far has lasted `longest_ms`.
+    fn patience_at_line(&self, longest_ms: u64, least_ms: u64) -> u64 {
+        longest_ms.saturating_mul(LONGER).max(least_ms).min(self.limits.rank0)
+    }
+
     /// It uses no CPU although its budget is used up.
     fn idles(&self) -> bool {
         self.overdue && self.view.cpu_share() <= IDLE
     }
 
-    /// It is a script that computes, or would if it had a core, in the same function at each inspection. An
+    /// It is a script that computes, or would if it had a core, in the same functions at each inspection. An
     /// evaluation looks like an endless loop, which is worth a warning.
     fn spins(&self) -> bool {
         let view = self.view;
         let within = self.phase.is_none() && !self.spent;
-        within && self.signless && view.never_sleeps() && same_function(view)
+        within && self.signless && view.never_sleeps() && same_functions(view)
     }
 
     /// Milliseconds for which it may be silent if cores are short.
@@ -210,7 +235,7 @@ impl<'a> LateRankCheck<'a> {
         if self.signless && view.inspection().is_some_and(|inspection| inspection.computes_in_c) {
             // A long call looks like an endless one.
             return Some(if self.silence >= self.limits.rank0 {
-                red(Confidence::Likely, Reason::GilHeld)
+                likely(Reason::GilHeld)
             } else {
                 amber(Reason::GilHeld)
             });
@@ -230,7 +255,7 @@ impl<'a> LateRankCheck<'a> {
             return Some(self.by_its_storage());
         }
         let reason = outside_obstacle(view).filter(|_| self.idles())?;
-        Some(red(Confidence::Likely, reason))
+        Some(likely(reason))
     }
 
     /// It is blocked in the kernel. Slow storage responds now and then; only an inspection shows it.
@@ -246,7 +271,78 @@ impl<'a> LateRankCheck<'a> {
         };
         let enough = view.threshold.suspect.max(self.limits.behind).saturating_add(INSPECTION_MS);
         let unseen = !view.current_inspection().is_some_and(seen) && self.silence < enough;
-        if unseen { None } else { red(Confidence::Likely, Reason::Storage) }
+        if unseen { None } else { likely(Reason::Storage) }
+    }
+
+    /// It, or what it waits for, waits for somebody at the other end of a connection, who may take their time.
+    fn by_somebody_remote(&self) -> Decision {
+        let view = self.view;
+        // Of a socket that no inspection names, no more is known.
+        let is_remote = remote(view) || (self.waits_in == KernelWait::Net && own_obstacle(view).is_none());
+        let waits = is_remote && !self.stopped && view.cpu_share() <= IDLE;
+        if !waits || self.silence < view.threshold.stuck || self.waited_ms < self.limits.behind {
+            return None;
+        }
+        if children_work(view) == Some(true) || program::awaits_a_sleeper(view, self.limits.rank0) {
+            return None;
+        }
+        let longest_ms = view.line_waits.longest_ms;
+        Some(if self.silence >= self.patience_at_line(longest_ms, REMOTE_MS) {
+            likely(Reason::WaitsForPeer)
+        } else if self.silence <= longest_ms && !self.shown {
+            None
+        } else {
+            amber(Reason::WaitsForPeer)
+        })
+    }
+
+    /// It does nothing but sleep, time and again, at one line: it polls for a condition.
+    fn by_its_polling(&self) -> Decision {
+        let view = self.view;
+        let (polled_ms, naps) = view.stay();
+        if self.phase.is_some() || naps < POLLS || program::works(view) {
+            return None;
+        }
+        let reason = if retries_a_lock(view) { Reason::FileLock } else { Reason::Polling };
+        let bound_ms = match view.line_waits.polled_ms {
+            0 => self.limits.rank0,
+            longest_ms => self.patience_at_line(longest_ms, POLLING_MS),
+        };
+        Some(match (self.shown, polled_ms.max(self.silence) >= bound_ms) {
+            (false, _) => None,
+            (true, false) => amber(reason),
+            (true, true) => likely(reason),
+        })
+    }
+
+    /// It waits for a lock, and gives up after a while, as a loop over a queue does.
+    fn polls_a_lock(&self) -> bool {
+        let is_timed = |inspection: &Inspection| inspection.os.sleep_left_ms.is_some();
+        self.waits_in == KernelWait::Lock && self.view.inspection().is_some_and(is_timed)
+    }
+
+    /// How sure it is that the worker which it waits for has exited: the built-in trainer starts no other
+    /// processes. A dead child of a script may be of no interest, unless no living one is at the other end.
+    fn death(&self) -> Certainty {
+        let is_known = self.phase.is_some() || self.view.current_inspection().is_some_and(awaits_nobody);
+        if is_known { Certainty::Proved(Proof::Gone) } else { Certainty::Likely }
+    }
+
+    /// A lock that has stood for many times longer than any wait at its line, and for an hour, while nothing else
+    /// of the rank ran or waited for anybody.
+    fn outlasted(&self) -> bool {
+        let view = self.view;
+        let is_seen = |inspection: &Inspection| {
+            inspection.obstacle.is_none()
+                && inspection.awaits.is_empty()
+                && inspection.awaited_sleep_ms.is_none()
+                && inspection.os.sleep_left_ms.is_none()
+                && main_stack(inspection).is_some()
+        };
+        let bound_ms = OUTLASTED_MS.max(view.line_waits.longest_ms.saturating_mul(OUTLASTED));
+        self.silence.min(self.waited_ms) >= bound_ms
+            && view.current_inspection().is_some_and(is_seen)
+            && !program::works(view)
     }
 
     /// Its environment or data loader workers.
@@ -266,14 +362,14 @@ impl<'a> LateRankCheck<'a> {
             && self.silence >= SUSPECT_MS
             && self.waited_ms >= SUSPECT_MS
         {
-            return Some(red(Confidence::Certain, Reason::EnvWorkerDied));
+            return Some(red(self.death(), Reason::EnvWorkerDied));
         }
         if program::awaits_a_sleeper(view, self.limits.rank0) {
             return None;
         }
         match children_work(view) {
             // The inspection may be older than the computation.
-            Some(false) if self.idles() => Some(red(Confidence::Likely, workers)),
+            Some(false) if self.idles() => Some(likely(workers)),
             Some(true) if workers == Reason::EnvWorkerDeadlocked => {
                 Some(if self.overdue || self.shown { amber(Reason::SlowEnv) } else { None })
             }
@@ -286,7 +382,7 @@ impl<'a> LateRankCheck<'a> {
         let (view, phase) = (self.view, self.phase);
         let held = view.current_inspection().is_some_and(|inspection| inspection.sleeps_in_c);
         if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
-            return Some(red(Confidence::Likely, Reason::GilHeld));
+            return Some(likely(Reason::GilHeld));
         }
         let why = if retries_a_lock(view) { Reason::FileLock } else { Reason::ExpectedWait };
         let expected = if self.shown { amber(why) } else { None };
@@ -300,7 +396,7 @@ impl<'a> LateRankCheck<'a> {
         }
         // A program without phases may work for any time. The kernel counts a wait for a core only when it
         // ends, so a rank that gets no core at all is only seen ready to run.
-        if phase.is_none() && !self.spent && program::moves(view, self.limits.rank0) {
+        if phase.is_none() && !self.spent && (self.polls_a_lock() || program::moves(view, self.limits.rank0)) {
             return Some(expected);
         }
         // Only an inspection shows when a sleep ends, and one from before the rank did something is stale.
@@ -333,14 +429,38 @@ impl<'a> LateRankCheck<'a> {
             (_, KernelWait::Net) => Reason::WaitsForPeer,
             _ => Reason::Unknown,
         };
-        red(Confidence::Likely, reason)
+        let is_dead = || waits_for_the_dead(view) && view.current_inspection().is_some_and(awaits_nobody);
+        let proof = if reason == Reason::Lock && self.outlasted() {
+            Some(Proof::Outlasted)
+        } else if matches!(reason, Reason::Pipe | Reason::ChildProcess) && is_dead() {
+            Some(Proof::Gone)
+        } else {
+            None
+        };
+        red(proof.map_or(Certainty::Likely, Certainty::Proved), reason)
     }
+}
+
+/// Nobody who lives is at the other end of what it waits for, as far as an inspection shows that.
+fn awaits_nobody(inspection: &Inspection) -> bool {
+    let named = |pid: &u32| inspection.children.iter().find(|child| child.pid == *pid);
+    let is_dead = |pid: &u32| named(pid).is_some_and(|child| matches!(child.state, 'Z' | 'X'));
+    match &inspection.obstacle {
+        Some(Obstacle::Pipe { ends, .. }) => ends.iter().all(|end| matches!(end.state, 'Z' | 'X')),
+        _ => !inspection.awaits.is_empty() && inspection.awaits.iter().all(is_dead),
+    }
+}
+
+/// The wait ends at somebody at the other end of a connection.
+fn remote(view: &RankView<'_>) -> bool {
+    let obstacle = view.current_inspection().and_then(|inspection| inspection.obstacle.as_ref());
+    matches!(obstacle, Some(Obstacle::Connection { .. } | Obstacle::Listener { .. }))
 }
 
 /// Assesses a rank that has not joined the rendezvous while others wait there.
 pub(crate) fn assess_start(view: &RankView<'_>, waited_ms: u64, limits: &TimeLimits) -> Option<Assessment> {
     if view.left {
-        return red(Confidence::Certain, Reason::LeftEarly);
+        return red(Certainty::Proved(Proof::Gone), Reason::LeftEarly);
     }
     if view.halted_ms().is_some() {
         return None;
@@ -353,10 +473,10 @@ pub(crate) fn assess_start(view: &RankView<'_>, waited_ms: u64, limits: &TimeLim
     let nothing = nothing && !program::wakes_by_itself(view, limits.rank0);
     let budget = limits.init.saturating_mul(if slowly { stretch(view) } else { 1 });
     if blocked && waited_ms >= limits.behind {
-        return red(Confidence::Likely, Reason::Storage);
+        return likely(Reason::Storage);
     }
     if waited_ms >= budget || (nothing && waited_ms >= RENDEZVOUS_MS) {
-        return red(Confidence::Likely, Reason::RendezvousIncomplete);
+        return likely(Reason::RendezvousIncomplete);
     }
     if waited_ms >= AMBER_MS { amber(Reason::RendezvousIncomplete) } else { None }
 }
@@ -424,7 +544,7 @@ fn idle_workers(view: &RankView<'_>) -> Option<Reason> {
     };
     if calls("torch/utils/data") {
         Some(Reason::DataLoader)
-    } else if calls("multiprocessing/") || ENVIRONMENTS.iter().any(|library| calls(library)) {
+    } else if ENVIRONMENTS.iter().any(|library| calls(library)) {
         Some(Reason::EnvWorkerDeadlocked)
     } else {
         None

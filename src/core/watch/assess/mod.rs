@@ -12,7 +12,7 @@ pub(crate) mod waits;
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
 use crate::model::HostModel;
-use crate::reason::{Confidence, Reason, Severity};
+use crate::reason::{Proof, Reason, Severity};
 use crate::watch::history::hosts::{DeviceHealth, HostHeartbeats};
 use crate::watch::history::inspections::{INSPECTION_MS, is_in_collective};
 use crate::watch::history::program::STARVED;
@@ -70,6 +70,7 @@ pub(crate) fn assess(
     for view in run.answering() {
         findings.add(broken_gpu(run, view, devices), []);
     }
+    findings.add(model.hosts.iter().filter_map(|host| shared_core(run, host)), []);
     // A death explains every wait that follows from it.
     let dead = run.views.iter().any(|view| view.died);
     for pattern in wait_patterns::find_wait_patterns(&run.views) {
@@ -80,8 +81,8 @@ pub(crate) fn assess(
         findings.add([Finding::Mismatch { mismatch, waited_ms: 0 }], suspects);
     }
     findings.add(waits::no_collectives(run, &histories), []);
-    let (finding, suspects) = stages::assess(run, limits);
-    findings.add(finding, suspects);
+    let RunFindings { found, suspects } = stages::assess(run, limits);
+    findings.add(found, suspects);
     findings
 }
 
@@ -101,6 +102,17 @@ fn broken_gpu(run: &RunView<'_>, view: &RankView<'_>, devices: &DeviceHealth) ->
     let gpu = view.gpu.filter(|gpu| gpu.lost || devices.has_new_error(view.node, gpu))?;
     let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
     run.model.ranks.get(view.rank.index()).map(|rank| Finding::Gpu { rank: rank.rank, reason })
+}
+
+/// All ranks of a host are bound to one core.
+fn shared_core(run: &RunView<'_>, host: &HostModel) -> Option<Finding> {
+    let node = host.node_rank;
+    let cores = host.sample.as_ref().map_or(0, |sample| sample.cpu_count);
+    let views = || run.answering().filter(move |view| view.node == node);
+    let core = views().next()?.sample.signals.only_core?;
+    let count = views().count();
+    let is_shared = views().all(|view| view.sample.signals.only_core == Some(core));
+    (cores > 1 && count > 1 && is_shared).then_some(Finding::SharedCore { node, core, count })
 }
 
 /// Ranks whose iterations start at another number of collectives than those of the others.
@@ -163,7 +175,7 @@ fn silent_host(
     let reason = if ranks_alive && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
     let starved = heartbeats.is_starved(host);
     let excused = starved && silence_ms < limits.lost.saturating_mul(STARVED);
-    let usual = Assessment::usual(Confidence::Certain, reason);
+    let usual = Assessment::proved(Proof::Lost, reason);
     let severity = if excused { Severity::Amber } else { usual.severity };
     let assessment = Assessment { severity, ..usual };
     Some(SilentHost { node: host.node_rank, assessment, silence_ms, cause, starved, ranks_alive })

@@ -3,12 +3,12 @@
 
 use crate::limits::TimeLimits;
 use crate::model::{Model, RankLife, RankModel};
-use crate::reason::{Confidence, Reason, Severity};
+use crate::reason::{Certainty, Proof, Reason, Severity};
 use crate::watch::assess::finding::{Assessment, Finding, LateRank};
-use crate::watch::assess::late_rank;
+use crate::watch::assess::{RunFindings, late_rank};
 use crate::watch::history::program;
 use crate::watch::history::run_view::{RankView, RunView};
-use crate::watch::patterns::group_arguments;
+use crate::watch::patterns::group_arguments::{self, ArgumentFault};
 use crate::watch::patterns::mismatch::{self, CollectiveMismatch};
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
@@ -17,13 +17,33 @@ use serde::{Deserialize, Serialize};
 /// Wait of all ranks at the rendezvous after which different addresses are those of different machines.
 const SAME_MACHINE_MS: u64 = 2_000;
 
-/// Assesses the start or the end of a run: a finding, and the ranks to inspect.
-pub(crate) fn assess(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<Rank>) {
-    if let Some(mismatch) = group_arguments::find_mismatch(run)
-        && (!mismatch.only_address || mismatch.waited_ms >= SAME_MACHINE_MS)
-    {
-        return (Some(Finding::Arguments(mismatch)), Vec::new());
+/// Assesses the start or the end of a run: findings, and the ranks to inspect.
+pub(crate) fn assess(run: &RunView<'_>, limits: &TimeLimits) -> RunFindings {
+    let mut findings = RunFindings::default();
+    let mismatch = group_arguments::find_mismatch(run).filter(|mismatch| {
+        let least_ms = match mismatch.fault {
+            ArgumentFault::Groups | ArgumentFault::SameRank => 0,
+            ArgumentFault::Addresses => SAME_MACHINE_MS,
+            ArgumentFault::Plan | ArgumentFault::TooLarge => late_rank::RENDEZVOUS_MS,
+        };
+        mismatch.waited_ms >= least_ms
+    });
+    // What contradicts the plan alone does not explain why others are missing.
+    let explains = mismatch.as_ref().is_some_and(|mismatch| mismatch.fault != ArgumentFault::Plan);
+    // They are named with the arguments that may come from them.
+    let variables = group_arguments::contradicting_variables(run).filter(|_| mismatch.is_none());
+    findings.add(mismatch.map(Finding::Arguments), []);
+    findings.add(variables.map(|(ranks, names)| Finding::RankVariables { ranks, names }), []);
+    let separate = group_arguments::separate_programs(run.model, group_arguments::SEPARATE_MS);
+    findings.add(separate.map(|ranks| Finding::SeparatePrograms { ranks }), []);
+    if !explains {
+        let (finding, suspects) = by_stage(run, limits);
+        findings.add(finding, suspects);
     }
+    findings
+}
+
+fn by_stage(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<Rank>) {
     let started = run.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
     match leftover(run, limits) {
         // An inspection shows first whether it lacks a core.
@@ -63,12 +83,13 @@ fn rendezvous(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<R
         return (None, Vec::new());
     }
     let waiting: Vec<Rank> = waiters.iter().map(|view| view.rank).collect();
-    let gravity = |view: &&&RankView| (view.left, view.silence_ms(), u32::MAX - view.rank.0);
+    let silence = |view: &RankView| if view.left { 0 } else { view.silence_ms() };
+    let gravity = |view: &&&RankView| (view.left, silence(view), u32::MAX - view.rank.0);
     let primary = late.iter().max_by_key(gravity);
     let (rank, assessment) = match (absent.first(), primary) {
         (Some(rank), _) => {
             let assessment = (waited_ms >= late_rank::RENDEZVOUS_MS)
-                .then(|| Assessment::usual(Confidence::Likely, Reason::RendezvousIncomplete));
+                .then(|| Assessment::usual(Certainty::Likely, Reason::RendezvousIncomplete));
             (*rank, assessment)
         }
         (None, Some(view)) => (view.rank, late_rank::assess_start(view, waited_ms, limits)),
@@ -118,7 +139,7 @@ fn patience(view: &RankView<'_>, limits: &TimeLimits) -> u64 {
 }
 
 fn stalled(view: &RankView<'_>, waited_ms: u64, also: &[Rank]) -> Finding {
-    let assessment = Assessment::usual(Confidence::Likely, Reason::TeardownStall);
+    let assessment = Assessment::usual(Certainty::Likely, Reason::TeardownStall);
     let late = LateRank { rank: view.rank, also: also.to_vec(), waited_ms, ..LateRank::default() };
     Finding::LateRank { late, assessment }
 }
@@ -201,7 +222,7 @@ pub(crate) fn left_early(run: &RunView<'_>, victim: Rank) -> Option<Finding> {
     let (rank, group, seq, waited_ms) = counted.or_else(|| Some((first_leaver(run.model)?, "", 0, 0)))?;
     let assessment = Assessment {
         severity: Severity::Red,
-        confidence: if counted.is_some() { Confidence::Certain } else { Confidence::Likely },
+        certainty: if counted.is_some() { Certainty::Proved(Proof::Gone) } else { Certainty::Likely },
         reason: Reason::LeftEarly,
     };
     let late =

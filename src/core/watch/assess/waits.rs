@@ -6,7 +6,7 @@ use crate::watch::assess::finding::{Assessment, Finding, LateRank};
 use crate::watch::assess::late_rank;
 use crate::watch::history::inspections::{self, INSPECTION_MS};
 use crate::watch::history::rank_history::RankHistory;
-use crate::watch::history::run_view::RunView;
+use crate::watch::history::run_view::{RankView, RunView};
 use crate::watch::patterns::network;
 use crate::watch::patterns::waits::WaitPattern;
 use rankdeck_types::ids::Rank;
@@ -31,7 +31,7 @@ pub(crate) fn suspects(run: &RunView<'_>, pattern: &WaitPattern) -> Vec<Rank> {
             one.chain(also.iter().copied().take(3)).collect()
         }
         WaitPattern::Disagree { what, .. } => what.odd.iter().copied().take(3).chain([what.other]).collect(),
-        WaitPattern::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(4).collect(),
+        WaitPattern::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(inspections::MOST).collect(),
         WaitPattern::Inside { members, waited_ms, .. } if *waited_ms >= INSIDE_MS => {
             members.iter().copied().take(inspections::MOST).collect()
         }
@@ -64,8 +64,12 @@ pub(crate) fn assess(
         WaitPattern::Disagree { what, waited_ms } => {
             Some(Finding::Mismatch { mismatch: what.clone(), waited_ms: *waited_ms })
         }
-        WaitPattern::Ring { ring, waited_ms } => (*waited_ms >= limits.behind)
-            .then(|| Finding::OrderDeadlock { ring: ring.clone(), waited_ms: *waited_ms }),
+        WaitPattern::Ring { ring, waited_ms } => {
+            let (ring, waited_ms) = (ring.clone(), *waited_ms);
+            let is_due = waited_ms >= limits.behind;
+            let is_proved = ring.iter().all(|(rank, _)| run.view(*rank).is_some_and(is_seen_waiting));
+            is_due.then_some(Finding::OrderDeadlock { ring, waited_ms, is_proved })
+        }
         WaitPattern::Inside { members, seq, waited_ms, .. } => {
             let (seq, waited_ms) = (*seq, *waited_ms);
             if run.views.iter().any(|view| view.halted_ms().is_some()) {
@@ -85,6 +89,13 @@ pub(crate) fn assess(
             })
         }
     }
+}
+
+/// The rank is blocked in its collective: by its own page, or in a script by an inspection. The hook counts an
+/// asynchronous collective as entered while the program goes on.
+fn is_seen_waiting(view: &RankView<'_>) -> bool {
+    let is_blocked = || view.inspection().is_some_and(inspections::is_in_collective);
+    view.waiting().is_some() && (view.phase().is_some() || is_blocked())
 }
 
 /// One rank is behind the others.
@@ -108,7 +119,10 @@ fn behind(run: &RunView<'_>, late: LateRank, limits: &TimeLimits) -> Option<Find
             return None;
         }
     }
-    if late.ahead && assessment.severity == Severity::Red {
+    // Every call is once the first of its kind: in a script, the others may still be on their way to it.
+    let is_counted = run.view(late.rank).is_some_and(|view| view.phase().is_some());
+    let may_come = !is_counted && late.waited_ms < limits.init;
+    if late.ahead && assessment.severity == Severity::Red && !may_come {
         // The rank that waits alone is early; the others have never seen its call.
         let early = *late.waiters.first()?;
         let late = LateRank { rank: early, also: Vec::new(), waiters: vec![late.rank], ..late };

@@ -9,6 +9,7 @@
 //!   one that did still counts; the rank's connections come from the latest one.
 
 use rankdeck_proto::inspection::{Frame, Inspection, Socket, StackMethod, ThreadStack};
+use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,35 @@ impl EarlierStorage {
     }
 }
 
+/// A line of the program at which inspections in a row have seen a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Stay {
+    /// See [`site`].
+    pub site: String,
+    /// How many of them saw it in a sleep that began after the one before had ended.
+    pub naps: u32,
+    /// When the first of them began, on the clock of the host's samples.
+    pub since_ms: u64,
+    /// When its latest sleep ends; 0 if it did not sleep.
+    wakes_at: u64,
+}
+
+impl Stay {
+    /// The stay with the next inspection; `None` where that shows no line. `before`: up to then.
+    fn next(before: Option<Stay>, inspection: &Inspection) -> Option<Stay> {
+        let site = site(inspection)?;
+        let began = inspection.began_ms;
+        let new = || Stay { since_ms: began, ..Stay::default() };
+        let stay = before.filter(|stay| stay.site == site).unwrap_or_else(new);
+        let left = inspection.os.sleep_left_ms.filter(|_| began > 0);
+        let is_another = left.is_some() && stay.wakes_at < began;
+        let naps = stay.naps + u32::from(is_another);
+        let wakes_at = left.map_or(stay.wakes_at, |left| began.saturating_add(left));
+        Some(Stay { site, naps, wakes_at, ..stay })
+    }
+}
+
 /// The inspections of one rank since it stands still.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct InspectionHistory {
@@ -59,8 +89,12 @@ pub(crate) struct InspectionHistory {
     pub latest: Option<Inspection>,
     /// The latest one that saw it wait, if `latest` did not.
     pub waiting: Option<Inspection>,
-    /// The function in which its own code was at the inspection before.
-    pub function_before: Option<String>,
+    /// The functions of its main thread at the inspection before, as a hash.
+    #[serde(default)]
+    pub functions_before: Option<u64>,
+    /// Where the latest inspections in a row have seen it.
+    #[serde(default)]
+    pub stay: Option<Stay>,
     pub storage_before: EarlierStorage,
     /// Connections at the first inspection since the rank stands still, once there is a second one.
     #[serde(rename = "before")]
@@ -115,7 +149,7 @@ impl InspectionLog {
     /// Takes a reply.
     pub fn on_reply(&mut self, inspection: Inspection) {
         if let Some(history) = self.ranks.get_mut(&inspection.rank) {
-            history.function_before = history.latest.as_ref().and_then(user_function);
+            history.functions_before = history.latest.as_ref().and_then(main_functions);
             let before = history.latest.clone().filter(|inspection| !inspection.os.is_awake());
             let awake = inspection.os.is_awake()
                 || history.latest.as_ref().is_some_and(|latest| latest.os.is_awake());
@@ -134,7 +168,9 @@ impl InspectionLog {
                 history.sockets_before = sockets;
             }
             let threads = if inspection.threads.is_empty() { threads } else { inspection.threads };
-            history.latest = Some(Inspection { threads, ..inspection });
+            let inspection = Inspection { threads, ..inspection };
+            history.stay = Stay::next(history.stay.take(), &inspection);
+            history.latest = Some(inspection);
         }
     }
 
@@ -145,15 +181,22 @@ impl InspectionLog {
         }
     }
 
-    /// A rank moved: what was inspected has ended.
-    pub fn on_progress(&mut self, rank: Rank) {
-        if let Some(history) = self.ranks.get_mut(&rank) {
-            *history = InspectionHistory {
-                requested_at: history.requested_at,
-                requests: history.requests,
-                ..InspectionHistory::default()
-            };
-        }
+    /// The line at which the latest inspection saw a rank, if that began at `since_ms` or later.
+    pub fn site_since(&self, rank: Rank, since_ms: u64) -> Option<&str> {
+        let history = self.ranks.get(&rank)?;
+        let began_ms = history.latest.as_ref()?.began_ms;
+        history.stay.as_ref().filter(|_| began_ms > since_ms).map(|stay| stay.site.as_str())
+    }
+
+    /// A rank moved: what was inspected has ended. Returns where it was.
+    pub fn on_progress(&mut self, rank: Rank) -> Option<Stay> {
+        let history = self.ranks.get_mut(&rank)?;
+        let (requested_at, requests) = (history.requested_at, history.requests);
+        let ended = std::mem::replace(
+            history,
+            InspectionHistory { requested_at, requests, ..InspectionHistory::default() },
+        );
+        ended.stay
     }
 
     /// Returns the inspections of a rank since it stands still.
@@ -162,70 +205,68 @@ impl InspectionLog {
     }
 }
 
-/// The frame belongs to the hook that agents put before a program: its files in the folder of the run.
-pub(crate) fn is_of_hook(frame: &Frame) -> bool {
-    let file = frame.file.as_deref().unwrap_or_default();
-    let name = file.rsplit_once("/python/").map_or("", |(_, name)| name);
-    name == "sitecustomize.py" || name.starts_with("rankdeck") && name.ends_with(".py")
-}
-
-/// The frame belongs to the program, not to a library below it.
-pub(crate) fn is_own(frame: &Frame) -> bool {
-    const FOREIGN: [&str; 17] = [
-        "/rustc/",
-        ".cargo/registry",
-        "/usr/lib",
-        "/lib/",
-        "site-packages",
-        "dist-packages",
-        "/lib/python",
-        "<frozen",
-        "threading.py",
-        "multiprocessing/",
-        "libtorch",
-        "libc.so",
-        "libpthread",
-        "ld-linux",
-        "/library/std",
-        "/library/core",
-        "torch/distributed",
-    ];
-    frame.file.as_deref().is_some_and(|file| {
-        let source =
-            [".py", ".rs", ".cc", ".cpp", ".c", ".cu", ".h", ".pyx"].iter().any(|end| file.ends_with(end));
-        source && !is_of_hook(frame) && !FOREIGN.iter().any(|part| file.contains(part))
-    })
-}
-
-/// The innermost frame of the program's own code: its file, and its function with a word before it.
-fn own_frame(inspection: &Inspection) -> Option<(&Frame, &str, String)> {
-    let stacks = || inspection.threads.iter().filter(|thread| thread.how != StackMethod::Kernel);
+/// The thread that shows what the program does: its main thread, or one that has work where that has none.
+pub(crate) fn leading_thread(inspection: &Inspection) -> Option<&ThreadStack> {
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
-    let python = main_stack(inspection).into_iter().chain(stacks().filter(|thread| thread.how == StackMethod::Python));
-    // Other threads wait for work most of the time; where they do is irrelevant.
+    let python = || inspection.threads.iter().filter(|thread| thread.how == StackMethod::Python);
+    // Other native threads wait for work most of the time; where they do is irrelevant.
     let main = inspection.pid.or_else(|| inspection.threads.first().map(|thread| thread.tid));
-    let native = stacks().filter(|thread| thread.how == StackMethod::Native && Some(thread.tid) == main);
-    python.chain(native).find_map(|thread| {
-        let frame = thread.frames.iter().find(|frame| is_own(frame))?;
-        // Parameters of types make names of hundreds of characters.
-        let bare = frame.function.find('<').filter(|at| *at > 0);
-        let name = bare.and_then(|at| frame.function.get(..at)).unwrap_or(&frame.function);
-        let name = words::clip(name, 80);
-        let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
-        Some((frame, frame.file.as_deref()?, function))
-    })
+    let is_main = |thread: &&ThreadStack| thread.how == StackMethod::Native && Some(thread.tid) == main;
+    let native = || inspection.threads.iter().filter(is_main);
+    let has = |thread: &ThreadStack, owner| thread.frames.iter().any(|frame| frame.owner() == owner);
+    main_stack(inspection)
+        .filter(|thread| thread.frames.iter().any(|frame| frame.owner() != FrameOwner::System))
+        .or_else(|| python().find(|thread| has(thread, FrameOwner::Program)))
+        .or_else(|| python().find(|thread| has(thread, FrameOwner::Library)))
+        .or_else(|| native().find(|thread| has(thread, FrameOwner::Program)))
 }
 
-/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
+/// The innermost frame that is neither PyTorch's nor the language's own library's, and the innermost one of the
+/// program itself.
+fn own_frames(inspection: &Inspection) -> Option<(&Frame, Option<&Frame>)> {
+    let frames = &leading_thread(inspection)?.frames;
+    let inner = frames.iter().find(|frame| frame.owner() != FrameOwner::System)?;
+    let caller = frames.iter().find(|frame| frame.owner() == FrameOwner::Program);
+    Some((inner, caller))
+}
+
+/// `FILE:LINE` and function of the innermost frame of the program's code, from an inspection. Of a library also
+/// the line of the program that called it.
 pub(crate) fn user_frame(inspection: &Inspection) -> Option<String> {
-    let (frame, file, function) = own_frame(inspection)?;
-    let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
-    Some(format!("{file}{line}{function}"))
+    let (inner, caller) = own_frames(inspection)?;
+    // Parameters of types make names of hundreds of characters.
+    let bare = inner.function.find('<').filter(|at| *at > 0);
+    let name = bare.and_then(|at| inner.function.get(..at)).unwrap_or(&inner.function);
+    let name = words::clip(name, 80);
+    let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
+    let caller = caller.filter(|caller| !std::ptr::eq(*caller, inner));
+    let caller = caller.map(|caller| format!(", called at {}", caller.place())).unwrap_or_default();
+    Some(format!("{}{function}{caller}", inner.place()))
 }
 
-/// The same without the line.
+/// File and function of that frame.
 pub(crate) fn user_function(inspection: &Inspection) -> Option<String> {
-    own_frame(inspection).map(|(_, file, function)| format!("{file}{function}"))
+    let (inner, _) = own_frames(inspection)?;
+    Some(words::clip(&format!("{} {}", inner.path(), inner.function), SITE_CHARS))
+}
+
+/// Most characters of a line.
+const SITE_CHARS: usize = 200;
+
+/// The line at which the program is: `FILE:LINE`, of a library with the line that called it.
+pub(crate) fn site(inspection: &Inspection) -> Option<String> {
+    let (inner, caller) = own_frames(inspection)?;
+    let caller = caller.filter(|caller| !std::ptr::eq(*caller, inner));
+    let both = [Some(inner), caller].into_iter().flatten().map(Frame::place).collect::<Vec<_>>().join(" < ");
+    Some(words::clip(&both, SITE_CHARS))
+}
+
+/// The functions of the main thread's stack, as a hash (FNV-1a).
+pub(crate) fn main_functions(inspection: &Inspection) -> Option<u64> {
+    let stack = leading_thread(inspection)?;
+    let names = stack.frames.iter().flat_map(|frame| [frame.path(), frame.function.as_str(), "\n"]);
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    Some(names.flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325, hash))
 }
 
 /// Returns the Python stack of the program's main thread.
@@ -259,10 +300,10 @@ mod tests {
     fn frames_of_the_hook_are_never_the_place() {
         let frame = |file: &str| Frame { file: Some(file.into()), line: Some(3), ..Frame::default() };
         for file in ["/r/python/sitecustomize.py", "/r/python/rankdeck_hook.py", "/r/python/rankdeck.py"] {
-            assert!(is_of_hook(&frame(file)) && !is_own(&frame(file)), "{file}");
+            assert!(frame(file).is_of_hook() && frame(file).owner() == FrameOwner::System, "{file}");
         }
         for file in ["/w/rankdeck_train.py", "/w/python/train.py", "/w/python/a/rankdeck.py"] {
-            assert!(is_own(&frame(file)), "{file}");
+            assert_eq!(frame(file).owner(), FrameOwner::Program, "{file}");
         }
         let stack = |tid, files: [&str; 2]| ThreadStack {
             tid,

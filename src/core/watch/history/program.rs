@@ -59,22 +59,21 @@ pub(crate) fn children_work(view: &RankView<'_>) -> Option<bool> {
 
 /// Something of the program moves, or will by itself.
 pub(crate) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
+    let wakes = || is_script_with_main_thread(view) && wakes_by_itself(view, budget_ms);
+    view.quiet_ms() < SUSPECT_MS || view.sample.state == 'R' || works(view) || wakes()
+}
+
+/// Something of the program works: its main thread, storage, its GPU, or what it waits for. To wake up and sleep
+/// again is no work.
+pub(crate) fn works(view: &RankView<'_>) -> bool {
     let moved = view.moved();
-    if view.quiet_ms() < SUSPECT_MS
-        || view.sample.state == 'R'
-        || view.cpu_share() > IDLE
-        || view.never_sleeps()
-    {
+    if view.cpu_share() > IDLE || view.never_sleeps() {
         return true;
     }
     if !is_script_with_main_thread(view) {
         return moved.io_bytes > 0 || children_work(view) == Some(true);
     }
-    moved.io_bytes >= BULK
-        || gpu_works(view)
-        || children_work(view) == Some(true)
-        || helpers_work(view)
-        || wakes_by_itself(view, budget_ms)
+    moved.io_bytes >= BULK || gpu_works(view) || children_work(view) == Some(true) || helpers_work(view)
 }
 
 /// The GPU of the rank works for it while its main thread waits for that. Where others use it too, only the

@@ -68,6 +68,9 @@ pub struct RankHistory {
     /// They are steps of a script's optimizers, which its hook counts.
     #[serde(default)]
     guessed: bool,
+    /// Since when its optimizers have made steps.
+    #[serde(default)]
+    stepped_since: Option<u64>,
     /// Fingerprints of weights by optimizer and step.
     pub(crate) weights: BTreeMap<(u32, u64), FingerprintSample>,
     seen: bool,
@@ -158,6 +161,9 @@ impl RankHistory {
         self.remember(mono_ms, sample, children);
         if let Some(page) = &sample.page {
             self.guessed = page.by_hook;
+            if page.updates > 0 {
+                self.stepped_since.get_or_insert(mono_ms);
+            }
             for iteration in &page.iterations {
                 self.begun(mono_ms, iteration);
             }
@@ -296,6 +302,18 @@ impl RankHistory {
     /// Milliseconds over which its collective counters have not moved.
     pub(crate) fn still_ms(&self) -> u64 {
         self.mono_ms.saturating_sub(self.counters_since)
+    }
+
+    /// Since when it has done nothing outside of collectives; `None` while it is inside of one, stopped or frozen.
+    pub(crate) fn paused_since(&self) -> Option<u64> {
+        let is_outside = self.seen && self.counters.0 <= self.counters.1;
+        let is_held = self.stopped_since.is_some() || self.frozen_since.is_some();
+        (is_outside && !is_held).then_some(self.acted_at.max(self.counters_since))
+    }
+
+    /// Milliseconds since the first step of its optimizers was seen; `None` before that.
+    pub(crate) fn stepped_ms(&self) -> Option<u64> {
+        self.stepped_since.map(|since| self.mono_ms.saturating_sub(since))
     }
 
     /// Milliseconds since its main thread was seen to do anything; `None` if the agent does not report it.

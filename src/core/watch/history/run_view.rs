@@ -9,13 +9,15 @@ use crate::card::CollectiveRef;
 use crate::limits::TimeLimits;
 use crate::model::{HostModel, Model, RankLife, RankModel};
 use crate::watch::history::hosts::{DeviceHealth, HostView};
-use crate::watch::history::inspections::{EarlierStorage, InspectionHistory, InspectionLog};
+use crate::watch::history::inspections::{self, EarlierStorage, InspectionHistory, InspectionLog};
 use crate::watch::history::movement::{self, ProgressDelta};
+use crate::watch::history::patience::{LineWaits, Patience};
 use crate::watch::history::rank_history::RankHistory;
 use crate::watch::history::silence::{SilenceKind, SilenceModel, SilenceThreshold};
-use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_proto::inspection::{Inspection, Obstacle, Socket};
 use rankdeck_proto::message::{CollectiveCall, GpuSample, PageSample, Phase, RankSample, RecentCollective};
 use rankdeck_types::ids::{NodeRank, Rank};
+use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -35,6 +37,7 @@ pub(crate) struct RunView<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub silence: &'a SilenceModel,
+    pub patience: &'a Patience,
     pub inspections: &'a InspectionLog,
     pub devices: &'a DeviceHealth,
 }
@@ -56,12 +59,15 @@ impl<'a> RunView<'a> {
             let sample = rank.sample.as_ref()?;
             let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
             let gone = left || died;
+            let inspections = memory.inspections.of_rank(rank.rank);
+            let site = inspections.and_then(|all| all.stay.as_ref()).map(|stay| stay.site.as_str());
             Some(RankView {
                 rank: rank.rank,
                 node: rank.node,
                 sample,
                 history: &rank.watch_history,
-                inspections: memory.inspections.of_rank(rank.rank),
+                inspections,
+                line_waits: site.map(|site| memory.patience.at(site)).unwrap_or_default(),
                 fresh: !gone && fresh.get(rank.node.index()).copied().unwrap_or(false),
                 left,
                 died,
@@ -153,6 +159,8 @@ pub(crate) struct RankView<'a> {
     pub history: &'a RankHistory,
     /// Its inspections since it stands still.
     pub inspections: Option<&'a InspectionHistory>,
+    /// Earlier waits at the line where the inspections see it.
+    pub line_waits: LineWaits,
     /// Its host sends messages.
     pub fresh: bool,
     /// It exited with code 0.
@@ -171,6 +179,22 @@ pub(crate) struct RankView<'a> {
     pub gpu_is_shared: bool,
     /// What changed recently, once requested: for most ranks it never is.
     pub recent: OnceCell<ProgressDelta>,
+}
+
+/// The wait of a rank as an inspection has seen it. It is another wait once the rank has made a step or called a
+/// collective, and once another inspection shows another place or another end.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SeenWait {
+    collectives: (u64, u64),
+    steps: u64,
+    phase: Option<(Phase, u64)>,
+    /// The function of the program.
+    function: String,
+    /// What it waits for.
+    end: String,
+    /// That sleeps, and wakes by itself.
+    sleeps: bool,
 }
 
 /// One group as one member counts it.
@@ -290,9 +314,30 @@ impl RankView<'_> {
         if inspection.began_ms > 0 { self.history.mono_ms.saturating_sub(inspection.began_ms) } else { 0 }
     }
 
-    /// File and function of its own code at the inspection before.
-    pub fn function_before(&self) -> Option<&str> {
-        self.inspections?.function_before.as_deref()
+    /// The wait that its inspection shows; `None` as long as none shows where it is.
+    pub fn seen_wait(&self) -> Option<SeenWait> {
+        let inspection = self.inspection()?;
+        let page = self.page();
+        Some(SeenWait {
+            collectives: page.map_or((0, 0), |page| (page.collective.entered, page.collective.left)),
+            steps: page.map_or(0, |page| page.updates),
+            phase: page.map(|page| (page.phase, page.phase_progress)),
+            function: inspections::user_function(inspection)?,
+            end: inspection.obstacle.as_ref().map(Obstacle::name).unwrap_or_default(),
+            sleeps: inspection.awaited_sleep_ms.or(inspection.os.sleep_left_ms).is_some(),
+        })
+    }
+
+    /// The functions of its main thread at the inspection before, as a hash.
+    pub fn functions_before(&self) -> Option<u64> {
+        self.inspections?.functions_before
+    }
+
+    /// For how long inspections have seen its main thread at the same line, ms, and how many of them in another
+    /// sleep.
+    pub fn stay(&self) -> (u64, u32) {
+        let stay = self.inspections.and_then(|all| all.stay.as_ref());
+        stay.map_or((0, 0), |stay| (self.history.mono_ms.saturating_sub(stay.since_ms), stay.naps))
     }
 
     /// What the inspection before showed of the storage that it waits for.

@@ -12,8 +12,10 @@
 //!   what a histogram can hold.
 
 use crate::limits::TimeLimits;
+use crate::watch::history::patience::LineWaits;
 use rankdeck_proto::message::{Activity, Phase};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Buckets: four per doubling, up to some 70 hours.
 const BUCKETS: usize = 112;
@@ -175,7 +177,7 @@ impl SilenceModel {
             let all = histogram.counts.iter().zip(0u8..);
             all.filter(|(count, _)| **count > 0).map(|(count, bucket)| (bucket, *count)).collect()
         };
-        PaceHistory { places: self.places.iter().map(filled).collect() }
+        PaceHistory { places: self.places.iter().map(filled).collect(), ..PaceHistory::default() }
     }
 
     /// Takes over what an earlier console learned, wherever that is more than is known here.
@@ -223,11 +225,16 @@ impl SilenceModel {
     }
 }
 
-/// Histograms of silences, one for each kind of silence in the watch's order.
+/// What was learned: histograms of silences, one for each kind of silence in the watch's order, and the waits at
+/// each line of the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PaceHistory {
     /// `(bucket, count)` of each kind, without empty buckets.
     pub places: Vec<Vec<(u8, u32)>>,
+    /// By `FILE:LINE`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lines: BTreeMap<String, LineWaits>,
 }
 
 /// Thresholds of a moment: there are few, and very many ranks ask.
@@ -339,13 +346,14 @@ mod tests {
         assert_eq!(of(&next), of(&pace));
         // Less than is known here changes nothing, and what does not fit is cut.
         let before = next.history();
-        next.recall(&PaceHistory { places: vec![vec![(3, 1)]; 500] });
-        next.recall(&PaceHistory { places: vec![vec![(255, u32::MAX)]; 22] });
+        next.recall(&PaceHistory { places: vec![vec![(3, 1)]; 500], ..PaceHistory::default() });
+        next.recall(&PaceHistory { places: vec![vec![(255, u32::MAX)]; 22], ..PaceHistory::default() });
         assert_eq!(
             next.history().places[place(Phase::Learn).index()],
             before.places[place(Phase::Learn).index()]
         );
-        next.recall(&PaceHistory { places: vec![vec![(3, u32::MAX), (4, u32::MAX)]; 22] });
+        let full = vec![vec![(3, u32::MAX), (4, u32::MAX)]; 22];
+        next.recall(&PaceHistory { places: full, ..PaceHistory::default() });
         for _ in 0..3 * WINDOW {
             next.learn(place(Phase::Learn), 10);
         }

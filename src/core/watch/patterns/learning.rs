@@ -7,9 +7,10 @@
 use crate::model::Model;
 use crate::reason::Reason;
 use crate::series::{Series, SeriesPoint};
-use rankdeck_proto::message::Evaluation;
+use rankdeck_proto::message::{Counters, Evaluation};
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::words;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Values that must agree before the latest counts.
@@ -42,15 +43,60 @@ const RETURNS_ELSEWHERE: [&str; 3] = ["ep_rew_mean", "episode_reward_mean", "epi
 const EVAL: &str = "charts/eval_return";
 const SPEED: &str = "charts/SPS";
 
+/// Iterations in a row in which all ranks must have reported the same returns, and different ones among these.
+const EQUAL: u32 = 8;
+const DIFFERENT: usize = 4;
+
+/// Compares the returns that ranks report for themselves, iteration by iteration: episodes of different seeds end
+/// differently.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ReturnComparison {
+    /// How many iterations in a row they were equal.
+    equal: u32,
+    /// Least and greatest return of the latest of these that differ. Where all episodes are as good as can be,
+    /// equal returns mean nothing.
+    values: Vec<(f64, f64)>,
+}
+
+impl ReturnComparison {
+    /// Takes the counters of all ranks at one iteration.
+    pub fn compare(&mut self, own: &[Counters]) {
+        let Some((first, others)) = own.split_first() else { return };
+        if own.iter().all(|counters| counters.returns.count == 0) {
+            return;
+        }
+        if others.is_empty() || others.iter().any(|other| other.returns != first.returns) {
+            *self = ReturnComparison::default();
+            return;
+        }
+        self.equal = self.equal.saturating_add(1);
+        let value = (first.returns.min, first.returns.max);
+        if !self.values.contains(&value) && self.values.len() < DIFFERENT {
+            self.values.push(value);
+        }
+    }
+
+    fn find_issue(&self, model: &Model) -> Option<LearningIssue> {
+        (self.equal >= EQUAL && self.values.len() >= DIFFERENT).then(|| LearningIssue {
+            reason: Reason::EqualReturns,
+            words: vec![("count", model.ranks.len().to_string())],
+            since: 0.0,
+            rank: None,
+            facts: vec!["equal in every iteration, while they change from one to the next".into()],
+        })
+    }
+}
+
 /// Finds a learning problem.
-pub(crate) fn find_issue(model: &Model) -> Option<LearningIssue> {
+pub(crate) fn find_issue(model: &Model, returns: &ReturnComparison) -> Option<LearningIssue> {
     if !model.plan.as_ref().is_some_and(|plan| plan.experiment.watch.learning) {
         return None;
     }
     let run = LearningHistory::of(model);
     let found = run.not_a_number().or_else(|| run.value_diverges()).or_else(|| run.kl_blowup());
     let found = found.or_else(|| run.entropy_collapse()).or_else(|| run.eval_regressed());
-    found.or_else(|| run.no_learning())
+    found.or_else(|| run.no_learning()).or_else(|| returns.find_issue(model))
 }
 
 /// A learning problem.
@@ -327,5 +373,41 @@ fn number(value: f64) -> String {
         format!("{value:.3}")
     } else {
         format!("{value:.1}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::message::Returns;
+
+    /// The issue after iterations of two ranks with these returns of one episode each.
+    fn issue(returns: impl Iterator<Item = [Option<f64>; 2]>) -> Option<LearningIssue> {
+        let mut comparison = ReturnComparison::default();
+        for own in returns {
+            let counters = |one: Option<f64>| Counters {
+                returns: one.map(Returns::of).unwrap_or_default(),
+                ..Counters::default()
+            };
+            comparison.compare(&own.map(counters));
+        }
+        comparison.find_issue(&Model::default())
+    }
+
+    #[test]
+    fn equal_returns_of_all_ranks_are_found() {
+        let found = issue((0..8).map(|i| [Some(f64::from(i % 5)); 2]));
+        assert_eq!(found.map(|issue| issue.reason), Some(Reason::EqualReturns));
+        // Iterations without an episode are left out.
+        let found = issue((0..16).map(|i| [(i % 2 == 0).then_some(f64::from(i)); 2]));
+        assert!(found.is_some());
+    }
+
+    #[test]
+    fn equal_returns_by_chance_are_not_found() {
+        assert_eq!(issue((0..100).map(|_| [Some(500.0); 2])), None, "as good as can be");
+        assert_eq!(issue((0..100).map(|i| [Some(f64::from(i)), Some(f64::from(i / 7 * 7))])), None);
+        assert_eq!(issue((0..7).map(|i| [Some(f64::from(i)); 2])), None, "too few");
+        assert_eq!(issue((0..100).map(|_| [None; 2])), None);
     }
 }

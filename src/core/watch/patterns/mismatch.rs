@@ -9,7 +9,7 @@
 //! DISAGREE-1: an iteration proves something only where the program itself counts it ([`CountedIterations`]).
 //! The hook in a script counts steps of optimizers: healthy programs make as many as they like on each rank.
 
-use crate::reason::Reason;
+use crate::reason::{Proof, Reason};
 use crate::watch::history::rank_history::{CountedIterations, ObservedIteration};
 use crate::watch::history::run_view::{self, RankView};
 use rankdeck_proto::message::{CollectiveCall, PageSample, Phase, RecentCollective};
@@ -40,6 +40,8 @@ pub(crate) struct CollectiveMismatch {
     pub mine: String,
     /// What the other called, in words.
     pub theirs: String,
+    /// What proves it; `None` if it may be an error of the hook's count.
+    pub proof: Option<Proof>,
 }
 
 #[derive(Debug, Clone)]
@@ -67,6 +69,11 @@ impl MemberCall {
     fn first_of(page: &PageSample, run: &RecentCollective) -> MemberCall {
         let chain = if page.by_hook { 0 } else { run.chain };
         MemberCall::new(page, run.seq, run.call.clone(), chain, run.train_iter)
+    }
+
+    /// The program reports it itself, or the hook has seen a call of this function.
+    fn is_known(&self) -> bool {
+        self.counted || !matches!(self.call.op.as_str(), "" | "none")
     }
 
     fn is_same_operation(&self, other: &MemberCall) -> bool {
@@ -171,6 +178,10 @@ fn judge(
         (Some((view, mine)), Some((_, theirs)), Some(steps)) => classify(view, mine, theirs, steps, seq),
         _ => Reason::OpMismatch,
     };
+    let proof = match (mine, theirs) {
+        (Some(mine), Some(theirs)) => prove(mine, theirs, group, seq),
+        _ => None,
+    };
     let text = |found: Option<&(&RankView, &MemberCall)>| {
         found.map(|(_, step)| describe(&step.call)).unwrap_or_default()
     };
@@ -183,13 +194,35 @@ fn judge(
         reason,
         mine: text(mine),
         theirs: text(theirs),
+        proof,
+    }
+}
+
+/// What proves that two members differ: the program counts its calls itself, or both are inside this number now,
+/// in calls that are known by name. The hook's count of calls that C++ makes may be off by some.
+fn prove(
+    mine: &(&RankView<'_>, &MemberCall),
+    theirs: &(&RankView<'_>, &MemberCall),
+    group: &str,
+    seq: u64,
+) -> Option<Proof> {
+    let both = [mine, theirs];
+    let is_inside = |view: &RankView<'_>| view.call_in(group).is_some_and(|call| call.inside && call.seq == seq);
+    if both.iter().all(|(_, step)| step.counted) {
+        Some(Proof::Reported)
+    } else if both.iter().all(|(view, step)| step.is_known() && is_inside(view)) {
+        Some(Proof::CallsDiffer)
+    } else {
+        None
     }
 }
 
 /// `broadcast weights, 4 f32, from rank 1 at train.rs:7`.
 pub(crate) fn describe(call: &CollectiveCall) -> String {
-    let words = [call.op.as_str(), call.tag.as_str()];
-    let mut text = words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ");
+    let mut text = call.title();
+    if text.is_empty() {
+        text.push_str("an unknown collective");
+    }
     let size = call.size();
     if !size.is_empty() {
         text.push_str(&format!(" of {size}"));
@@ -307,6 +340,7 @@ pub(crate) fn iterations(ranks: &[(Rank, CountedIterations<'_>)]) -> Option<Coll
         reason: Reason::SilentShift,
         mine: count(mine.1),
         theirs: count(theirs.1),
+        proof: Some(Proof::Reported),
     })
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod learning;
 pub(crate) mod mismatch;
 pub(crate) mod network;
 pub(crate) mod replicas;
+pub(crate) mod speed;
 pub(crate) mod stall;
 pub(crate) mod stragglers;
 pub(crate) mod waits;

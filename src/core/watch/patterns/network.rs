@@ -8,7 +8,7 @@
 //! from one inspection to the next.
 
 use crate::model::Model;
-use crate::reason::{Confidence, Reason};
+use crate::reason::{Certainty, Proof, Reason};
 use crate::watch::history::run_view::{RankView, RunView};
 use rankdeck_proto::inspection::Socket;
 use rankdeck_types::ids::{NodeRank, Rank};
@@ -26,7 +26,7 @@ pub(crate) struct NetworkFault {
     /// The host common to all stuck connections.
     pub host: Option<String>,
     pub reason: Reason,
-    pub confidence: Confidence,
+    pub certainty: Certainty,
     /// Values for the sentence of the reason.
     pub words: Vec<(&'static str, String)>,
     /// The stuck connections, one per entry.
@@ -122,7 +122,7 @@ pub(crate) fn stuck_connections(run: &RunView<'_>, members: &[Rank], since_ms: u
     Some(NetworkFault {
         host,
         reason: if one_way.is_some() { Reason::OneWayLoss } else { Reason::NetworkLoss },
-        confidence: Confidence::Likely,
+        certainty: Certainty::Likely,
         words,
         facts,
         since_ms,
@@ -184,7 +184,7 @@ pub(crate) fn link_down(model: &Model, node: NodeRank, interface: &str, since_ms
         facts: vec![format!("{interface} has been down for {}", words::duration_ms(since_ms))],
         host: Some(host),
         reason: Reason::LinkDown,
-        confidence: Confidence::Certain,
+        certainty: Certainty::Proved(Proof::Lost),
         since_ms,
         waiter: None,
     }

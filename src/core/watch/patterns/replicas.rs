@@ -18,7 +18,9 @@
 //!
 //! A program may average weights now and then instead of gradients (local SGD). Its replicas are equal behind
 //! a collective only, so they are compared only there, and a difference counts once it has outlasted several
-//! collectives: others than those that average are made, too.
+//! collectives: others than those that average are made, too. The hook counts as one what moves about as many
+//! elements as there are weights. That ranks train apart in between is a warning: it may be meant. So is a program
+//! that never exchanges as much: its ranks may be independent learners that began alike.
 //!
 //! Hosts with different processors may round differently: a difference in the last bits only is reported as
 //! such.
@@ -37,8 +39,8 @@ const LONG_IN: u64 = 32;
 const FIRST: u64 = 64;
 /// Collectives, or parts of a round between two of them, that a difference outlasts in such a program.
 const OUTLASTED: u32 = 8;
-/// Steps after which differing weights are reported if no collective was ever made.
-const ALONE: u64 = 2048;
+/// Steps between collectives at which weights differed, after which the ranks train apart in between.
+const APART: u32 = 8;
 /// Difference of sums, relative to the sum of all magnitudes, up to which weights may differ by rounding.
 const ROUNDING: f64 = 1e-6;
 /// Steps compared at which a lane changed and was equal, after which the program keeps it so. The second
@@ -48,7 +50,7 @@ const KEPT: u32 = 8;
 const KEPT_IN_PART: u32 = 64;
 /// Steps compared at which different weights were changed alike, after which they have begun apart, and how
 /// many more than those at which they were not.
-const ALIKE: u32 = 32;
+const ALIKE: u32 = 6;
 const ALIKE_TIMES: u32 = 8;
 /// Share of a change by which those of two ranks may differ, as by weight decay, and the least change that
 /// counts, relative to the sum of all magnitudes.
@@ -60,6 +62,10 @@ const LEAST_CHANGE: f64 = 5e-8;
 pub(crate) enum DriftConfidence {
     /// Other weights of the same model stay equal: these may be meant to differ.
     InPart,
+    /// They are equal behind some collectives only, as in local SGD.
+    Seldom,
+    /// They were equal before the first step, and nothing as large as they are was exchanged since.
+    NeverExchanged,
     /// They were never equal, and the same changes are made to them.
     BeganApart,
     /// No more than rounding.
@@ -144,6 +150,8 @@ struct Comparison {
     synced: bool,
     /// Steps behind collectives at which they differed, one after the other.
     apart: u32,
+    /// Steps between collectives at which they differed.
+    between: u32,
     /// The last step at which they were compared.
     compared: u64,
     /// How many steps were compared with the one before.
@@ -252,7 +260,7 @@ impl Comparison {
             self.begin(step, at);
             return;
         }
-        if self.is_between(step, at) {
+        if self.is_between(optimizer, step, at) {
             return;
         }
         let before = std::mem::replace(&mut self.compared, step);
@@ -337,20 +345,34 @@ impl Comparison {
 
     /// Nothing follows from this step: the program averages weights now and then, and this is not where it
     /// does.
-    fn is_between(&mut self, step: u64, at: &RankFingerprints<'_>) -> bool {
+    fn is_between(&mut self, optimizer: u32, step: u64, at: &RankFingerprints<'_>) -> bool {
         let synced = at.iter().all(|(_, sample)| sample.synced);
         self.local |= !synced && step < FIRST;
         self.synced |= synced;
         if !self.local {
             return false;
         }
-        if !synced {
-            return self.synced || step < ALONE;
-        }
         let mut replicas = self.lanes.iter().enumerate();
         let differ = replicas.any(|(lane, all)| all.iter().any(|one| one.follow(lane, at).1.is_some()));
-        self.apart = if differ { self.apart + 1 } else { 0 };
-        differ && self.apart < OUTLASTED
+        if synced {
+            self.apart = if differ { self.apart + 1 } else { 0 };
+            let has_begun = |drift: &WeightDrift| drift.grounds == DriftConfidence::NeverExchanged;
+            if !differ && self.drift.as_ref().is_some_and(has_begun) {
+                self.drift = None;
+            }
+            return differ && self.apart < OUTLASTED;
+        }
+        self.between = self.between.saturating_add(u32::from(differ));
+        let grounds = match (self.synced, self.from_start) {
+            (true, _) if self.between >= APART && self.apart == 0 => Some(DriftConfidence::Seldom),
+            (false, true) if differ && step >= FIRST => Some(DriftConfidence::NeverExchanged),
+            _ => None,
+        };
+        if let Some(grounds) = grounds.filter(|_| differ) {
+            let sides = sides(&self.everybody, at);
+            self.found(WeightDrift { grounds, optimizer, equal_at: self.compared, differ_at: step, sides });
+        }
+        true
     }
 
     /// The first step that is known of all: ranks that agree about a lane are taken for replicas.
@@ -379,7 +401,7 @@ impl Comparison {
     /// Rechecks a difference that may be rounding: an error grows.
     fn weigh(&mut self, at: &RankFingerprints<'_>) {
         let Some(drift) = &mut self.drift else { return };
-        if matches!(drift.grounds, DriftConfidence::InPart | DriftConfidence::BeganApart) {
+        if drift.grounds < DriftConfidence::Rounding {
             return;
         }
         let of = |rank: &Rank| at.iter().find(|(other, _)| other == rank).map(|(_, sample)| *sample);

@@ -60,6 +60,9 @@ fn intervals(histories: &[(Rank, &RankHistory)]) -> Vec<(Vec<u64>, u64)> {
         }
     }
     common.truncate(WINDOW + 1);
+    if !are_in_step(histories, &common) {
+        return Vec::new();
+    }
     let mut intervals = vec![(Vec::with_capacity(histories.len()), 0); common.len().saturating_sub(1)];
     for (_, history) in histories {
         let mut all = history.iterations.iter().rev();
@@ -76,6 +79,20 @@ fn intervals(histories: &[(Rank, &RankHistory)]) -> Vec<(Vec<u64>, u64)> {
     }
     intervals.reverse();
     intervals
+}
+
+/// Whether these iterations are the same ones on all ranks. A script's are steps of its optimizers, of which each
+/// rank may make as many as it likes: they must have begun after the same number of collectives everywhere.
+fn are_in_step(histories: &[(Rank, &RankHistory)], common: &[u64]) -> bool {
+    let begun = |history: &RankHistory| -> Vec<u64> {
+        let mut all = history.iterations.iter().rev();
+        let seq = |iteration: &u64| all.find(|started| started.train_iter == *iteration).map(|found| found.seq);
+        common.iter().filter_map(seq).collect()
+    };
+    let mut guessed = histories.iter().filter(|(_, history)| history.counted_iterations().is_none());
+    let Some((_, first)) = guessed.next() else { return true };
+    let first = begun(first);
+    guessed.all(|(_, history)| begun(history) == first)
 }
 
 fn last(waits: &[u64]) -> Option<usize> {

@@ -213,9 +213,11 @@ fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, StalledGroup>) -> Vec
     let mut named: BTreeSet<Rank> = BTreeSet::new();
     let rank = |index: usize| views.get(index).map(|view| view.rank).unwrap_or_default();
     let gravity = |index: &usize| {
+        // The silence of a process that has exited means nothing.
+        let silence = |view: &RankView| if view.left { 0 } else { view.silence_ms() };
         views
             .get(*index)
-            .map(|view| (view.left, view.halted_ms().is_some(), view.silence_ms(), u32::MAX - view.rank.0))
+            .map(|view| (view.left, view.halted_ms().is_some(), silence(view), u32::MAX - view.rank.0))
     };
     for (name, group) in stalled {
         let chain = WaitChain::follow(views, stalled, group);

@@ -6,12 +6,13 @@ use crate::model::{Model, RankInspection, RankLife, RankModel};
 use crate::reason::{self, SentenceForm, VerdictKind, fill};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::Assessment;
-use crate::watch::history::inspections::{is_of_hook, is_own, user_frame};
+use crate::watch::history::inspections::{leading_thread, user_frame};
 use crate::watch::history::movement;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::network::unanswered;
 use rankdeck_proto::inspection::{Frame, Inspection, StackMethod};
 use rankdeck_proto::message::{GpuSample, RankSample};
+use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
@@ -59,7 +60,7 @@ impl VerdictBuilder {
     pub fn build(self, run: &RunView<'_>) -> VerdictReport {
         let model = run.model;
         let card = card(run, &self);
-        let Assessment { severity, confidence, reason } = self.assessment;
+        let Assessment { severity, certainty, reason } = self.assessment;
         // A signal that a user sent must not be misread.
         let sent = self.rank.and_then(|rank| model.ranks.get(rank.index())?.signalled);
         let sent = sent.filter(|sent| !words::signal_is_harmless(sent.signal));
@@ -70,7 +71,8 @@ impl VerdictBuilder {
             host: self.host,
             verdict: reason.kind(),
             severity,
-            confidence,
+            confidence: certainty.confidence(),
+            proof: certainty.proof(),
             reason_code: reason,
             reason: fill(reason.row().sentence(self.form), &self.words),
             latency_s: self.latency_ms as f64 / 1000.0,
@@ -84,7 +86,8 @@ impl VerdictBuilder {
     }
 }
 
-/// Frames of a stack. The top ones are always shown, the others only if they are the program's own.
+/// Frames of a stack. The top ones are always shown, the others only if they are the program's or of one of its
+/// libraries.
 const FRAMES: usize = 12;
 const TOP_FRAMES: usize = 3;
 /// Lines about other ranks.
@@ -195,12 +198,12 @@ fn stack(inspection: &Inspection) -> Vec<String> {
     let order = [StackMethod::Python, StackMethod::Native, StackMethod::Kernel];
     let threads =
         order.iter().flat_map(|how| inspection.threads.iter().filter(move |thread| thread.how == *how));
-    let first = threads.clone().next();
+    let first = leading_thread(inspection).or_else(|| threads.clone().next());
     let frames = first.into_iter().flat_map(|thread| &thread.frames);
     frames
-        .filter(|frame| !is_of_hook(frame))
+        .filter(|frame| !frame.is_of_hook())
         .enumerate()
-        .filter(|(depth, frame)| (*depth < TOP_FRAMES && !is_of_rust(frame)) || is_own(frame))
+        .filter(|(depth, frame)| (*depth < TOP_FRAMES && !is_of_rust(frame)) || frame.owner() != FrameOwner::System)
         .take(FRAMES)
         .map(|(_, frame)| {
             let place = match (&frame.file, frame.line) {

@@ -1,23 +1,24 @@
 //! Describes findings: the words of each reason's sentence, and the evidence.
 
-use crate::card::{RankEvidence, ranges};
+use crate::card::{Advice, RankEvidence, ranges};
 use crate::model::Model;
-use crate::reason::{Confidence, Reason, SentenceForm, Severity};
+use crate::reason::{Certainty, Proof, Reason, SentenceForm, Severity};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
 use crate::watch::history::hosts::LinkLoss;
 use crate::watch::history::inspections::{self, user_frame};
 use crate::watch::history::program::{self, dead_child};
 use crate::watch::history::run_view::{self, RankView, RunView};
-use crate::watch::patterns::group_arguments::ArgumentMismatch;
+use crate::watch::patterns::group_arguments::{ArgumentFault, ArgumentMismatch};
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
+use crate::watch::patterns::speed::SlowRun;
 use crate::watch::patterns::stragglers::{Straggler, used_up};
 use crate::watch::report::builder::{
     NAMED, VerdictBuilder, complaint, find, host_of, inspected, link_error, name, side, waiters, xid_words,
 };
 use rankdeck_proto::inspection::Obstacle;
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 
 /// Describes a finding.
@@ -26,7 +27,7 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
         Finding::Halted { rank, reason, halted_ms } => halted(run, *rank, *reason, *halted_ms),
         Finding::LateRank { late, assessment } => late_rank(run, late, *assessment),
         Finding::Mismatch { mismatch: what, waited_ms } => mismatch(run, what, *waited_ms),
-        Finding::OrderDeadlock { ring, waited_ms } => order_deadlock(run, ring, *waited_ms),
+        Finding::OrderDeadlock { ring, waited_ms, is_proved } => order_deadlock(run, ring, *waited_ms, *is_proved),
         Finding::InsideCollective { members, seq, waited_ms, severity } => {
             inside_collective(run, members, *seq, *waited_ms, *severity)
         }
@@ -39,10 +40,14 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
             no_collectives(run, ranks, *updates, *iterations)
         }
         Finding::Arguments(mismatch) => arguments(run, mismatch),
+        Finding::RankVariables { ranks, names } => rank_variables(run, ranks, names),
+        Finding::SeparatePrograms { ranks } => separate_programs(run, ranks),
         Finding::RendezvousBlocked { waited_ms } => rendezvous_blocked(run, *waited_ms),
         Finding::SilentHost(silent) => silent_host(run, silent),
         Finding::Stall { rank, severity, still_ms } => stall(run, *rank, *severity, *still_ms),
         Finding::Straggler(slow) => straggler(run, slow),
+        Finding::SlowRun(slow) => slow_run(run, *slow),
+        Finding::SharedCore { node, core, count } => shared_core(run, *node, *core, *count),
     }
 }
 
@@ -78,7 +83,7 @@ fn halted(run: &RunView<'_>, rank: Rank, reason: Reason, halted_ms: u64) -> Verd
         facts: frozen.map(|cgroup| format!("cgroup {} is frozen", cgroup.path)).into_iter().collect(),
         observations: observations(run, rank, &inside),
         latency_ms: halted_ms,
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, reason), words)
+        ..VerdictBuilder::new(Assessment::proved(Proof::Halted, reason), words)
     }
     .build(run)
 }
@@ -159,6 +164,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("arrived", arrived(run.model)),
         ("awaited", awaited),
         ("after", after),
+        ("waited", words::duration_ms(late.waited_ms)),
     ]
 }
 
@@ -205,7 +211,7 @@ fn mismatch(run: &RunView<'_>, what: &CollectiveMismatch, waited_ms: u64) -> Ver
     let unnamed = describe(run, side).filter(|_| what.rank.is_none());
     let mut seen: Vec<String> = unnamed.iter().flat_map(RankEvidence::evidence).collect();
     seen.extend(observations(run, side, &run.inside(side)));
-    let confidence = if what.rank.is_some() { Confidence::Certain } else { Confidence::Likely };
+    let certainty = what.proof.map_or(Certainty::Likely, Certainty::Proved);
     VerdictBuilder {
         form: if what.rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
         rank: what.rank,
@@ -215,13 +221,18 @@ fn mismatch(run: &RunView<'_>, what: &CollectiveMismatch, waited_ms: u64) -> Ver
         observations: seen,
         latency_ms: waited_ms,
         compared: seq.checked_sub(1).filter(|seq| *seq > 0),
-        ..VerdictBuilder::new(Assessment::usual(confidence, what.reason), words)
+        ..VerdictBuilder::new(Assessment::usual(certainty, what.reason), words)
     }
     .build(run)
 }
 
 /// Groups used in different orders.
-fn order_deadlock(run: &RunView<'_>, ring: &[(Rank, String)], waited_ms: u64) -> VerdictReport {
+fn order_deadlock(
+    run: &RunView<'_>,
+    ring: &[(Rank, String)],
+    waited_ms: u64,
+    is_proved: bool,
+) -> VerdictReport {
     let places: Vec<String> = ring
         .iter()
         .take(NAMED)
@@ -235,11 +246,12 @@ fn order_deadlock(run: &RunView<'_>, ring: &[(Rank, String)], waited_ms: u64) ->
     let words = vec![("ranks", ranges(&ranks)), ("places", places.join(", "))];
     let mut facts = places;
     facts.push("each of them waits in a group that another one has not entered".into());
+    let certainty = if is_proved { Certainty::Proved(Proof::Ring) } else { Certainty::Likely };
     VerdictBuilder {
         waiter: ranks.first().copied(),
         facts,
         latency_ms: waited_ms,
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::OrderDeadlock), words)
+        ..VerdictBuilder::new(Assessment::usual(certainty, Reason::OrderDeadlock), words)
     }
     .build(run)
 }
@@ -265,7 +277,7 @@ fn inside_collective(
         add_new(&mut observations, inspected(run.view(*rank)));
     }
     let assessment =
-        Assessment { severity, ..Assessment::usual(Confidence::Possible, Reason::InsideCollective) };
+        Assessment { severity, ..Assessment::usual(Certainty::Possible, Reason::InsideCollective) };
     VerdictBuilder {
         waiter: first,
         observations,
@@ -278,13 +290,13 @@ fn inside_collective(
 
 /// TCP traffic between hosts is not acknowledged, or an interface is down.
 fn network(run: &RunView<'_>, fault: NetworkFault) -> VerdictReport {
-    let NetworkFault { host, reason, confidence, words, facts, since_ms, waiter } = fault;
+    let NetworkFault { host, reason, certainty, words, facts, since_ms, waiter } = fault;
     VerdictBuilder {
         host,
         waiter,
         facts,
         latency_ms: since_ms,
-        ..VerdictBuilder::new(Assessment::usual(confidence, reason), words)
+        ..VerdictBuilder::new(Assessment::usual(certainty, reason), words)
     }
     .build(run)
 }
@@ -309,7 +321,7 @@ fn lossy_network(
     };
     let assessment = Assessment {
         severity: Severity::Amber,
-        ..Assessment::usual(Confidence::Likely, Reason::NetworkLoss)
+        ..Assessment::usual(Certainty::Likely, Reason::NetworkLoss)
     };
     let words = words_about(run, &late).into_iter().chain([("where", place.to_owned())]).collect();
     VerdictBuilder {
@@ -338,7 +350,7 @@ fn gpu(run: &RunView<'_>, rank: Rank, reason: Reason) -> VerdictReport {
         waiter: inside.first().copied(),
         facts: gpu.map(complaint).into_iter().collect(),
         observations: waiters(run.model, &inside),
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, reason), words)
+        ..VerdictBuilder::new(Assessment::proved(Proof::Lost, reason), words)
     }
     .build(run)
 }
@@ -357,7 +369,7 @@ fn no_collectives(run: &RunView<'_>, ranks: &[Rank], updates: u64, iterations: u
         rank: one,
         host: host_of(run.model, one),
         facts: vec!["without exchanged gradients, every rank trains a different model".into()],
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::NoCollectives), words)
+        ..VerdictBuilder::new(Assessment::proved(Proof::Reported, Reason::NoCollectives), words)
     }
     .build(run)
 }
@@ -373,7 +385,27 @@ fn straggler(run: &RunView<'_>, slow: &Straggler) -> VerdictReport {
         host: host_of(run.model, Some(slow.rank)),
         facts,
         latency_ms: slow.over_ms,
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Likely, slow.reason), words)
+        ..VerdictBuilder::new(Assessment::usual(Certainty::Likely, slow.reason), words)
+    }
+    .build(run)
+}
+
+/// The run is slower than it was.
+fn slow_run(run: &RunView<'_>, slow: SlowRun) -> VerdictReport {
+    let words = vec![("before", format!("{:.1}", slow.before)), ("now", format!("{:.1}", slow.now))];
+    VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::SlowRun), words).build(run)
+}
+
+/// All ranks of a host are bound to one core.
+fn shared_core(run: &RunView<'_>, node: NodeRank, core: u32, count: usize) -> VerdictReport {
+    let host = run.model.hosts.get(node.index());
+    let name = host.map(|host| host.name.clone()).unwrap_or_default();
+    let cores = host.and_then(|host| host.sample.as_ref()).map_or(0, |sample| sample.cpu_count);
+    let words = vec![("count", count.to_string()), ("host", name.clone()), ("core", core.to_string())];
+    VerdictBuilder {
+        host: Some(name),
+        facts: vec![format!("the host has {cores} cores")],
+        ..VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::SharedCore), words)
     }
     .build(run)
 }
@@ -424,7 +456,7 @@ fn stall(run: &RunView<'_>, rank: Option<Rank>, severity: Severity, still_ms: u6
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
         ("waited", words::duration_ms(still_ms)),
     ];
-    let assessment = Assessment { severity, confidence: Confidence::Likely, reason: Reason::Standstill };
+    let assessment = Assessment { severity, certainty: Certainty::Likely, reason: Reason::Standstill };
     VerdictBuilder {
         form: if rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
         rank,
@@ -476,48 +508,94 @@ fn stalled_rank(run: &RunView<'_>, view: &RankView<'_>) -> String {
     )
 }
 
-/// All ranks reached the rendezvous, and the group does not form.
-/// Ranks that called `init_process_group` with arguments that exclude each other.
+/// Ranks that called `init_process_group` with arguments that exclude each other or the plan.
 fn arguments(run: &RunView<'_>, what: &ArgumentMismatch) -> VerdictReport {
     let side = what.odd.first().copied().unwrap_or_default();
-    let theirs = match (what.rank, what.same_rank) {
-        (Some(_), true) => format!("{} did so, too", name(run.model, what.other)),
-        (Some(_), false) => format!("{} with {}", name(run.model, what.other), what.theirs),
-        (None, _) => what.theirs.clone(),
+    let others = |rank: Rank| name(run.model, rank);
+    let theirs = match (what.fault, what.rank) {
+        (ArgumentFault::SameRank, _) => format!("{} did so, too", others(what.other)),
+        (ArgumentFault::Groups | ArgumentFault::Addresses, Some(_)) => {
+            format!("{} {}", others(what.other), what.theirs)
+        }
+        _ => what.theirs.clone(),
     };
+    let given = |rank: Rank| run.view(rank)?.page()?.group_arguments.as_ref();
+    let site = given(side).map(|given| words::clean(&given.site)).filter(|site| !site.is_empty());
     let words = vec![
         ("who", what.rank.map(|rank| name(run.model, rank)).unwrap_or_default()),
         ("side", side.to_string()),
         ("other", what.other.to_string()),
         ("mine", words::clean(&what.mine)),
         ("theirs", words::clean(&theirs)),
+        ("at", site.map(|site| format!(" at {site}")).unwrap_or_default()),
     ];
-    let given = |rank: &Rank| {
-        let page = run.view(*rank)?.sample.page.as_ref()?;
-        let given = page.group_arguments.as_ref()?;
+    let shown = |rank: &Rank| {
+        let given = given(*rank)?;
         let number = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
         let port = given.port.map_or(String::new(), |port| format!(":{port}"));
-        let address = words::clean(&given.address);
+        let backend = Some(&given.backend).filter(|backend| !backend.is_empty());
+        let backend = backend.map(|backend| format!(", backend {}", words::clean(backend)));
+        let variables = Some(given.contradicting.join(", ")).filter(|names| !names.is_empty());
+        let variables = variables.map(|names| format!(" ({} contradict the plan)", words::clean(&names)));
         Some(format!(
-            "{}: rank {} of {} at {address}{port}",
+            "{}: rank {} of {} at {}{port}{}{}",
             name(run.model, *rank),
             number(given.rank),
-            number(given.world_size)
+            number(given.world_size),
+            words::clean(&given.address),
+            backend.unwrap_or_default(),
+            variables.unwrap_or_default()
         ))
     };
-    let shown = what.odd.iter().take(NAMED).chain([&what.other]);
-    let confidence = if what.only_address { Confidence::Likely } else { Confidence::Certain };
-    VerdictBuilder {
+    let mut ranks: Vec<Rank> = what.odd.iter().copied().take(NAMED).chain([what.other]).collect();
+    ranks.dedup();
+    let (severity, certainty) = match what.fault {
+        ArgumentFault::Groups => (Severity::Red, Certainty::Proved(Proof::Reported)),
+        ArgumentFault::SameRank => (Severity::Red, Certainty::Proved(Proof::SameRankTwice)),
+        ArgumentFault::Addresses | ArgumentFault::TooLarge => (Severity::Red, Certainty::Likely),
+        ArgumentFault::Plan => (Severity::Amber, Certainty::Likely),
+    };
+    let assessment = Assessment { severity, certainty, reason: Reason::RendezvousMismatch };
+    let mut verdict = VerdictBuilder {
         form: if what.rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
         rank: what.rank,
         host: host_of(run.model, what.rank),
-        waiter: Some(what.other),
-        facts: shown.filter_map(given).collect(),
+        waiter: Some(what.other).filter(|other| what.rank != Some(*other)),
+        facts: ranks.iter().filter_map(shown).collect(),
         observations: waiters(run.model, &what.waiters),
         latency_ms: what.waited_ms,
-        ..VerdictBuilder::new(Assessment::usual(confidence, Reason::RendezvousMismatch), words)
+        ..VerdictBuilder::new(assessment, words)
     }
-    .build(run)
+    .build(run);
+    if let Some(variable) = &what.variable {
+        let text = match variable.as_str() {
+            "LOCAL_RANK" => "use RANK for the rank, and LOCAL_RANK only to select the device".to_owned(),
+            "RANK" => "keep the RANK that rankdeck sets".to_owned(),
+            other => format!("remove {} from the environment, or use RANK instead", words::clean(other)),
+        };
+        verdict.card.actions.insert(0, Advice { text, command: String::new() });
+    }
+    verdict
+}
+
+/// Variables of launchers that contradict the plan.
+fn rank_variables(run: &RunView<'_>, ranks: &[Rank], names: &[String]) -> VerdictReport {
+    let which = if let [one] = ranks { format!("rank {one}") } else { format!("ranks {}", ranges(ranks)) };
+    let names: Vec<String> = names.iter().take(NAMED).map(|name| words::clean(name)).collect();
+    let words = vec![("variables", names.join(", ")), ("ranks", which)];
+    VerdictBuilder::new(Assessment::proved(Proof::Reported, Reason::RankVariables), words).build(run)
+}
+
+/// Ranks that step optimizers and have no process group with others.
+fn separate_programs(run: &RunView<'_>, ranks: &[Rank]) -> VerdictReport {
+    let steps = |rank: &Rank| {
+        let steps = run.view(*rank)?.page()?.updates;
+        Some(format!("{}: {}", name(run.model, *rank), words::plural(steps as usize, "optimizer step")))
+    };
+    let facts = ranks.iter().take(NAMED).filter_map(steps).collect();
+    let words = vec![("count", ranks.len().to_string())];
+    let assessment = Assessment::proved(Proof::Reported, Reason::SeparatePrograms);
+    VerdictBuilder { facts, ..VerdictBuilder::new(assessment, words) }.build(run)
 }
 
 /// All ranks wait for a group that does not form.
@@ -528,7 +606,7 @@ fn rendezvous_blocked(run: &RunView<'_>, waited_ms: u64) -> VerdictReport {
         waiter: all.first().copied(),
         observations: waiters(run.model, &all),
         latency_ms: waited_ms,
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Likely, Reason::RendezvousBlocked), words)
+        ..VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::RendezvousBlocked), words)
     }
     .build(run)
 }

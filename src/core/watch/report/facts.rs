@@ -4,10 +4,11 @@ use crate::card::{Advice, ranges};
 use crate::exit_message::ExitMessage;
 use crate::join::JoinedIteration;
 use crate::model::Model;
-use crate::reason::{Confidence, Reason, SentenceForm, Severity};
+use crate::reason::{Proof, Reason, SentenceForm, Severity};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::{self, AbnormalExit, Assessment};
 use crate::watch::history::run_view::RunView;
+use crate::watch::patterns::group_arguments;
 use crate::watch::patterns::learning::LearningIssue;
 use crate::watch::patterns::replicas::{DriftConfidence, NotFinite, WeightDrift};
 use crate::watch::report::builder::{VerdictBuilder, complaint, find, host_of, name};
@@ -42,6 +43,10 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
     if !shown.is_empty() {
         ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), SHOWN)));
     }
+    let deviation = group_arguments::deviation(model, rank).map(|deviation| words::clean(&deviation));
+    if let Some(deviation) = &deviation {
+        ended.push_str(&format!("; it had called init_process_group {deviation}"));
+    }
     let assessment = death.assessment();
     let secondary = match victim_of {
         Some(rank) => Some(format!("secondary failure: rank {rank} failed first")),
@@ -62,6 +67,10 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
     };
     let mut verdict = draft.build(&RunView::without_ranks(model));
     let hint = found.and_then(|rank| rank.error.as_ref()).map(|error| &error.1);
+    if deviation.is_some() {
+        let text = "use RANK for the rank, and LOCAL_RANK only to select the device".into();
+        verdict.card.actions.insert(0, Advice { text, command: String::new() });
+    }
     if let Some(hint) = hint.filter(|hint| !hint.is_empty()) {
         // The program's own hint comes first.
         verdict.card.actions.insert(0, Advice { text: hint.clone(), command: String::new() });
@@ -104,7 +113,7 @@ pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         rank: odd,
         host: host_of(model, odd),
         facts: values.iter().take(16).enumerate().map(fingerprint).collect(),
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::WeightsDiffer), words)
+        ..VerdictBuilder::new(Assessment::proved(Proof::Reported, Reason::WeightsDiffer), words)
     };
     (odd, draft.build(&RunView::without_ranks(model)))
 }
@@ -119,6 +128,10 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
         DriftConfidence::Rounding => "they differ by rounding only, as on hosts with different processors",
         DriftConfidence::InPart => {
             "other weights stay equal: these may be meant to differ, or are not synchronized"
+        }
+        DriftConfidence::Seldom => "equal only after some collectives: weights are averaged now and then",
+        DriftConfidence::NeverExchanged => {
+            "equal at start, and nothing as large as the weights was exchanged since"
         }
         DriftConfidence::BeganApart if drift.differ_at == 0 => "different at start, and never equal since",
         DriftConfidence::BeganApart => "never equal, but changed by the same updates",
@@ -151,12 +164,25 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
     let host = host_of(model, rank);
     let mut verdict = VerdictBuilder { form, rank, host, facts, ..VerdictBuilder::new(assessment, words) }
         .build(&RunView::without_ranks(model));
-    if never {
+    // A restart from a checkpoint helps only where the weights were equal once and are meant to be.
+    let text = match drift.grounds {
         // Averaged gradients keep equal weights equal, no more.
-        let text = "broadcast rank 0's weights before the first step, as DDP does, or seed all ranks equally until the \
-            model is built; load checkpoints on every rank";
-        verdict.card.actions.insert(0, Advice { text: text.into(), command: String::new() });
-    }
+        DriftConfidence::BeganApart => {
+            "broadcast rank 0's weights before the first step, as DDP does, or seed all ranks equally until the \
+             model is built; load checkpoints on every rank"
+        }
+        DriftConfidence::Seldom => {
+            "average gradients at every step to train one model; ignore this if local steps are meant (local SGD)"
+        }
+        DriftConfidence::NeverExchanged => {
+            "all-reduce gradients before each step, as DDP does; ignore this if each rank trains a model of its own"
+        }
+        DriftConfidence::InPart
+        | DriftConfidence::Rounding
+        | DriftConfidence::NeverEqual
+        | DriftConfidence::KeptEqual => return verdict,
+    };
+    verdict.card.actions.insert(0, Advice { text: text.into(), command: String::new() });
     verdict
 }
 
@@ -173,7 +199,7 @@ pub(crate) fn not_finite(model: &Model, found: &NotFinite) -> VerdictReport {
         rank,
         host: host_of(model, rank),
         facts: vec![format!("optimizer {}: {} of {} ranks", found.optimizer, found.ranks.len(), found.of)],
-        ..VerdictBuilder::new(Assessment::usual(Confidence::Certain, Reason::WeightsNotFinite), words)
+        ..VerdictBuilder::new(Assessment::proved(Proof::Reported, Reason::WeightsNotFinite), words)
     };
     draft.build(&RunView::without_ranks(model))
 }
@@ -195,23 +221,26 @@ pub(crate) fn totals_differ(model: &Model, joined: &JoinedIteration) -> VerdictR
         facts.push(format!("duration_s: all-reduced {total}, sum over ranks {sum}"));
     }
     let words = vec![("iteration", joined.totals.train_iter.to_string())];
-    let assessment = Assessment::usual(Confidence::Certain, Reason::TotalsDiffer);
+    let assessment = Assessment::proved(Proof::Reported, Reason::TotalsDiffer);
     VerdictBuilder { facts, ..VerdictBuilder::new(assessment, words) }.build(&RunView::without_ranks(model))
 }
 
 /// Describes a learning problem.
 pub(crate) fn learning(model: &Model, issue: LearningIssue) -> VerdictReport {
     let assessment = finding::learning(&issue);
+    // Equal returns are from the beginning on: no checkpoint is better.
+    let is_of_start = issue.reason == Reason::EqualReturns;
     let before = model.checkpoints.iter().rev().find(|checkpoint| (checkpoint.env_step as f64) < issue.since);
+    let before = before.filter(|_| !is_of_start);
     let mut facts = issue.facts;
-    facts.push(match before {
+    facts.extend((!is_of_start).then(|| match before {
         Some(checkpoint) => format!(
             "last checkpoint before it: {} at step {}",
             checkpoint.path,
             words::count(checkpoint.env_step)
         ),
         None => "no checkpoint before it".into(),
-    });
+    }));
     let host = issue.rank.and_then(|rank| model.ranks.get(rank.index())).map(|rank| rank.host.clone());
     let draft =
         VerdictBuilder { rank: issue.rank, host, facts, ..VerdictBuilder::new(assessment, issue.words) };

@@ -3,13 +3,14 @@
 
 use super::lab::*;
 use crate::reason::Reason;
-use crate::report::{Confidence, Severity};
+use crate::report::{Confidence, Proof, Severity};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
     Frame, HOLDS_GIL, Holder, Inspection, Obstacle, OsState, Pressure, Socket, StackMethod, ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
+use std::cell::Cell;
 
 /// What the late rank of a script does: milliseconds since the others wait, its sample, and what an inspection
 /// that begins now would show.
@@ -22,22 +23,43 @@ const FULL: Cores = Some(4.0);
 
 /// A script that trains for ten seconds; then rank 1 is late for `ms`, in a lock unless `does` changes that.
 fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
+    repeated(cores, &[ms], does)
+}
+
+fn main_thread(cpu_us: u64) -> Option<MainThread> {
+    Some(MainThread { cpu_us, turns: 70, io_bytes: 9, net_bytes: Some(5_000) })
+}
+
+fn train(c: &mut Cluster, ms: u64) {
+    drive(c, ms, |_, now, sample| {
+        (sample.state, sample.wchan) = ('S', String::new());
+        sample.signals.main = main_thread(now * 500);
+        sample.signals.children.clear();
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+    });
+}
+
+/// The same, with one wait after the other; ten seconds of training are before each.
+fn repeated(cores: Cores, waits: &[u64], does: Does<'_>) -> Cluster {
     let mut c = trained(2);
     for agent in &mut c.agents {
         agent.signals.pressure = cores.map(|_| Pressure { cpu: 95.0, ..Pressure::default() });
         agent.load1 = 2.0 * cores.unwrap_or(0.1);
     }
-    let main = |cpu_us| Some(MainThread { cpu_us, turns: 70, io_bytes: 9, net_bytes: Some(5_000) });
-    drive(&mut c, 10_000, |_, now, sample| {
-        sample.signals.main = main(now * 500);
-        sample.page = Some(hooked(now / 250, now / 250, 10));
-    });
+    for ms in waits {
+        train(&mut c, 10_000);
+        late(&mut c, *ms, does);
+    }
+    c
+}
+
+fn late(c: &mut Cluster, ms: u64, does: Does<'_>) {
     let (seq, since) = (c.now.0 / 250, c.now.0);
     for _ in 0..ms / 250 {
         let (at, mut inspection) = (c.now.0 + 250 - since, inspection_at(1, "step", "train.py", 55));
-        drive(&mut c, 250, |rank, now, sample| {
+        drive(c, 250, |rank, now, sample| {
             (sample.state, sample.wchan) = ('S', "futex_do_wait".into());
-            sample.signals.main = main(since * 500);
+            sample.signals.main = main_thread(since * 500);
             sample.signals.children.clear();
             sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
             if rank == 1 {
@@ -46,7 +68,6 @@ fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
         });
         c.agents[0].inspections.insert(1, inspection);
     }
-    c
 }
 
 fn quiet(c: &Cluster) {
@@ -86,14 +107,11 @@ fn waits() -> Vec<(&'static str, Reason, Shows)> {
         ("futex_do_wait", Reason::Lock, |_, _| {}),
         ("hrtimer_nanosleep", Reason::Sleeping, |_, inspection| inspection.os.sleep_left_ms = Some(900_000)),
         ("hrtimer_nanosleep", Reason::GilHeld, |_, inspection| inspection.sleeps_in_c = true),
-        ("wait_woken", Reason::WaitsForPeer, |_, inspection| {
-            inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
-        }),
         ("anon_pipe_read", Reason::DataLoader, |sample, inspection| {
             worker(sample, inspection, "/site-packages/torch/utils/data/dataloader.py");
         }),
         ("anon_pipe_read", Reason::EnvWorkerDeadlocked, |sample, inspection| {
-            worker(sample, inspection, "/usr/lib/python3.11/multiprocessing/connection.py");
+            worker(sample, inspection, "/site-packages/gymnasium/vector/async_vector_env.py");
         }),
         ("anon_pipe_read", Reason::Pipe, |sample, inspection| {
             worker(sample, inspection, "/usr/lib/python3.11/subprocess.py");
@@ -261,8 +279,8 @@ fn gil_held_during_sleep_is_not_reported() {
 #[test]
 fn awaited_sleepers_are_expected_to_wake() {
     for (wchan, reason, shows) in waits().into_iter().filter(|(_, reason, _)| {
-        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, WaitsForPeer};
-        matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | WaitsForPeer | ChildProcess)
+        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe};
+        matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | ChildProcess)
     }) {
         let does = |left: u64| {
             move |at: u64, sample: &mut RankSample, inspection: &mut Inspection| {
@@ -284,10 +302,9 @@ fn awaited_sleepers_are_expected_to_wake() {
 #[test]
 fn inspect_3_inspection_between_waits_is_skipped() {
     for (wchan, reason, shows) in waits() {
-        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, Sleeping, WaitsForPeer};
+        use Reason::{ChildProcess, DataLoader, EnvWorkerDeadlocked, Pipe, Sleeping};
         let sleeps = reason == Sleeping;
-        if !sleeps && !matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | WaitsForPeer | ChildProcess)
-        {
+        if !sleeps && !matches!(reason, DataLoader | EnvWorkerDeadlocked | Pipe | ChildProcess) {
             continue;
         }
         let does = |left: u64, shift: u64| {
@@ -329,7 +346,7 @@ fn slowing_simulator_replies_count_as_progress() {
         }
     };
     quiet(&script(FREE, 60_000, &does(60_000)));
-    red(&script(FREE, 60_000, &does(25_000)), Reason::WaitsForPeer);
+    red(&script(FREE, 90_000, &does(25_000)), Reason::WaitsForPeer);
 }
 
 #[test]
@@ -578,4 +595,204 @@ fn stopped_worker_on_busy_host_is_detected_in_time() {
         );
         assert!(reported.latency_s <= 7.0, "{shows}: {reported:?}");
     }
+}
+
+// Waits that somebody else ends, and the patience that a run learns for each line.
+
+/// The main thread reads from a connection, at a line of the program.
+fn asks_a_server(_: u64, sample: &mut RankSample, inspection: &mut Inspection) {
+    sample.wchan = "wait_woken".into();
+    inspection.threads = python(&["/usr/lib/python3.11/socket.py", "/w/reward.py"]);
+    inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
+}
+
+/// The main thread sleeps for a second, time and again, at a line of the program.
+fn polls(at: u64, sample: &mut RankSample, inspection: &mut Inspection) {
+    sample.wchan = "hrtimer_nanosleep".into();
+    sample.signals.main.as_mut().unwrap().turns += at / 1_000;
+    inspection.threads = python(&["/w/data.py"]);
+    inspection.os.sleep_left_ms = Some(1_000);
+}
+
+fn reported(c: &Cluster) -> Vec<(Severity, Reason)> {
+    verdicts(c).iter().map(|verdict| (verdict.severity, verdict.reason_code)).collect()
+}
+
+#[test]
+fn remote_wait_is_a_warning_with_peer_and_line() {
+    let c = script(FREE, 55_000, &asks_a_server);
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::WaitsForPeer)]);
+    let verdict = verdicts(&c).remove(0);
+    assert!(verdict.latency_s < 7.0 && at(&verdict) == "/w/reward.py:9 in f", "{verdict:?}");
+    insta::assert_snapshot!("remote_wait", verdict.reason);
+    // Nobody answers.
+    let c = script(FREE, 70_000, &asks_a_server);
+    assert_eq!(reds(&c), [(Some(1), Reason::WaitsForPeer)]);
+}
+
+#[test]
+fn remote_waits_raise_the_patience_of_their_line() {
+    let c = repeated(FREE, &[20_000, 19_000, 18_000], &asks_a_server);
+    let ambers = reported(&c).iter().filter(|(severity, _)| *severity == Severity::Amber).count();
+    assert_eq!((reds(&c), ambers), (vec![], 1), "usual from the second one on");
+    quiet(&repeated(FREE, &[50_000, 95_000], &asks_a_server));
+    red(&repeated(FREE, &[50_000, 110_000], &asks_a_server), Reason::WaitsForPeer);
+    // Another line has a patience of its own.
+    let waits = Cell::new(0);
+    let c = repeated(FREE, &[50_000, 70_000], &|at, sample, inspection| {
+        waits.set(waits.get() + u32::from(at == 250));
+        asks_a_server(at, sample, inspection);
+        inspection.threads[0].frames[1].line = Some(waits.get());
+    });
+    red(&c, Reason::WaitsForPeer);
+}
+
+#[test]
+fn patience_2_stopped_time_is_not_learned() {
+    let waits = Cell::new(0);
+    let c = repeated(FREE, &[50_000, 70_000], &|at, sample, inspection| {
+        waits.set(waits.get() + u32::from(at == 250));
+        asks_a_server(at, sample, inspection);
+        sample.state = if waits.get() == 1 { 'T' } else { 'S' };
+    });
+    assert_eq!(reds(&c), [(Some(1), Reason::Stopped), (Some(1), Reason::WaitsForPeer)]);
+}
+
+/// Healthy programs that ask somebody else: each was red after five seconds once.
+#[test]
+fn wait_for_slow_helpers_is_never_critical() {
+    type Helper = fn(u64, &mut RankSample, &mut Inspection);
+    let helpers: [(&str, Helper); 4] = [
+        ("a future of a thread that asks a reward model", |_, _, inspection| {
+            inspection.threads =
+                python(&["/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/concurrent/futures/_base.py", "/w/t.py"]);
+            inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
+        }),
+        ("a pool whose tasks sleep", |at, sample, inspection| {
+            inspection.threads = python(&["/usr/lib/python3.11/multiprocessing/pool.py", "/w/t.py"]);
+            (inspection.awaits, inspection.awaited_sleep_ms) = (vec![77], Some(18_000_u64.saturating_sub(at)));
+            sample.signals.children = vec![child(77, 'S')];
+        }),
+        ("a simulator below a vectorized environment", |at, sample, inspection| {
+            asks_a_server(at, sample, inspection);
+            sample.wchan = "anon_pipe_read".into();
+            inspection.threads = python(&["/site-packages/stable_baselines3/common/vec_env/subproc_vec_env.py", "/w/t.py"]);
+            sample.signals.children = vec![child(77, 'S')];
+        }),
+        ("a manager's queue, beside an old zombie", |at, sample, inspection| {
+            asks_a_server(at, sample, inspection);
+            let owner = Some(holder(77, "python"));
+            inspection.obstacle = Some(Obstacle::Connection { peer: "/tmp/listener".into(), owner });
+            sample.signals.children = vec![child(77, 'S'), child(78, 'Z')];
+        }),
+    ];
+    for (name, helper) in helpers {
+        let c = repeated(FREE, &[18_000, 18_000, 18_000], &helper);
+        assert_eq!(reds(&c), [], "{name}: {:?}", c.verdicts());
+    }
+    // A simulator that is asked in every step, and answers in one to nine seconds.
+    quiet(&script(FREE, 60_000, &|at, sample, inspection| {
+        asks_a_server(at, sample, inspection);
+        let answers = [1, 6, 15, 18, 26, 27, 36, 43, 50, 58];
+        let received = answers.iter().filter(|answer| **answer * 1_000 <= at).count() as u64;
+        let main = sample.signals.main.as_mut().unwrap();
+        (main.net_bytes, main.turns) = (Some(5_000 + 40 * received), 70 + received);
+    }));
+}
+
+#[test]
+fn polling_loop_is_a_warning_with_its_line() {
+    assert_eq!(reported(&script(FREE, 28_000, &polls)), []);
+    let c = script(FREE, 120_000, &polls);
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::Polling)]);
+    let verdict = verdicts(&c).remove(0);
+    assert_eq!(at(&verdict), "/w/data.py:9 in f");
+    insta::assert_snapshot!("polling", verdict.reason);
+}
+
+#[test]
+fn polling_loop_is_critical_after_its_patience() {
+    red(&script(FREE, 620_000, &polls), Reason::Polling);
+    // Other loops at that line have ended sooner.
+    quiet(&repeated(FREE, &[20_000, 50_000], &polls));
+    red(&repeated(FREE, &[20_000, 75_000], &polls), Reason::Polling);
+    quiet(&repeated(FREE, &[50_000, 80_000], &polls));
+}
+
+#[test]
+fn polling_event_loop_has_one_verdict() {
+    let c = script(FREE, 68_000, &|at, sample, inspection| {
+        polls(at, sample, inspection);
+        sample.wchan = "ep_poll".into();
+        sample.signals.main.as_mut().unwrap().io_bytes += at / 700;
+        inspection.threads =
+            python(&["/usr/lib/python3.11/selectors.py", "/usr/lib/python3.11/asyncio/base_events.py", "/w/t.py"]);
+        let is_awake = (at / 500).is_multiple_of(5);
+        (inspection.os.state, inspection.os.sleep_left_ms) =
+            if is_awake { ('R', None) } else { ('S', Some(200)) };
+    });
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::Polling)]);
+}
+
+/// A lock that stands over night, at a line where no wait was longer than some seconds.
+#[test]
+fn watch_3_lock_that_outlasts_its_line_is_certain() {
+    let locked = |_: u64, _: &mut RankSample, inspection: &mut Inspection| {
+        inspection.threads = python(&["/w/train.py"]);
+    };
+    let c = script(FREE, 3_700_000, &locked);
+    let reported = verdicts(&c);
+    let first = reported.iter().find(|verdict| verdict.confidence == Confidence::Certain).unwrap();
+    assert_eq!((first.reason_code, first.proof), (Reason::Lock, Some(Proof::Outlasted)));
+    assert!(first.latency_s >= 3_600.0, "{first:?}");
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    // A thread of its own waits for somebody: it is no lock that nobody gives back.
+    let c = script(FREE, 3_700_000, &|at, sample, inspection| {
+        locked(at, sample, inspection);
+        inspection.awaits = vec![77];
+        sample.signals.children = vec![child(77, 'S')];
+    });
+    assert!(verdicts(&c).iter().all(|verdict| verdict.proof.is_none()), "{:?}", c.verdicts());
+}
+
+// A critical verdict that an inspection has confirmed.
+
+#[test]
+fn watch_4_confirmed_verdict_outlives_samples() {
+    let c = script(FREE, 30_000, &|at, sample, inspection| {
+        inspection.threads = python(&["/w/train.py"]);
+        match at {
+            10_000..10_500 => sample.wchan = "ep_poll".into(),
+            // A new child reads something.
+            14_000..15_000 => sample.signals.children = vec![ChildSample { io_bytes: at, ..child(79, 'S') }],
+            18_000..18_250 => (sample.state, sample.wchan) = ('R', String::new()),
+            _ => {}
+        }
+    });
+    assert_eq!(reported(&c), [(Severity::Red, Reason::Lock)]);
+}
+
+#[test]
+fn watch_4_confirmed_verdict_ends_with_its_wait() {
+    let locked = |_: u64, _: &mut RankSample, inspection: &mut Inspection| {
+        inspection.threads = python(&["/w/train.py"]);
+    };
+    let mut c = script(FREE, 10_000, &locked);
+    train(&mut c, 1_000);
+    assert_eq!(reported(&c), [(Severity::Red, Reason::Lock), (Severity::Cleared, Reason::Lock)]);
+    // Another inspection shows another wait.
+    let c = script(FREE, 40_000, &|at, sample, inspection| {
+        locked(at, sample, inspection);
+        if at > 10_000 {
+            asks_a_server(at, sample, inspection);
+        }
+    });
+    assert_eq!(reported(&c)[..2], [(Severity::Red, Reason::Lock), (Severity::Amber, Reason::WaitsForPeer)]);
+    // It works for long.
+    let c = script(FREE, 30_000, &|at, sample, inspection| {
+        locked(at, sample, inspection);
+        sample.signals.main.as_mut().unwrap().cpu_us += at.saturating_sub(10_000) * 900;
+    });
+    let severities: Vec<Severity> = reported(&c).iter().map(|(severity, _)| *severity).collect();
+    assert_eq!(severities, [Severity::Red, Severity::Amber]);
 }

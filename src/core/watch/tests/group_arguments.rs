@@ -2,7 +2,7 @@
 
 use super::lab::*;
 use crate::reason::{Confidence, Reason};
-use crate::report::VerdictKind;
+use crate::report::{Proof, ReportBody, Severity, VerdictKind, VerdictReport};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 
@@ -25,13 +25,16 @@ fn calls(c: &mut Cluster, rank: u32, change: impl FnOnce(&mut GroupArguments)) {
         world_size: Some(4),
         address: "10.0.0.1".into(),
         port: Some(29500),
+        backend: "gloo".into(),
+        site: "train.py:9".into(),
+        contradicting: Vec::new(),
     };
     change(&mut given);
     let waits = PageSample { phase: Phase::Rendezvous, phase_progress: u64::MAX, ..PageSample::default() };
     sample(c, rank).page = Some(PageSample { by_hook: true, group_arguments: Some(given), ..waits });
 }
 
-fn found(c: &mut Cluster) -> Option<crate::report::VerdictReport> {
+fn found(c: &mut Cluster) -> Option<VerdictReport> {
     c.pass(5_000);
     verdicts(c).into_iter().find(|verdict| verdict.reason_code == Reason::RendezvousMismatch)
 }
@@ -41,6 +44,7 @@ fn other_port_or_world_size_is_reported_within_five_seconds() {
     for (field, change) in [
         ("port 29501", (|given| given.port = Some(29501)) as fn(&mut GroupArguments)),
         ("world size 3", |given| given.world_size = Some(3)),
+        ("backend nccl at train.py:9", |given| given.backend = "nccl".into()),
     ] {
         let mut c = importing();
         calls(&mut c, 0, |_| {});
@@ -59,7 +63,8 @@ fn same_rank_twice_is_reported_on_the_deviating_one() {
     calls(&mut c, 2, |given| given.rank = Some(0));
     let verdict = alarm(&mut c, 5_000);
     expect(&verdict, Some(2), Reason::RendezvousMismatch);
-    assert_eq!(verdict.card.waiter.map(|waiter| waiter.rank.0), Some(0));
+    assert_eq!(verdict.card.waiter.as_ref().map(|waiter| waiter.rank.0), Some(0));
+    assert_eq!(verdict.proof, Some(Proof::SameRankTwice));
     insta::assert_snapshot!("same_rank", verdict.reason);
 }
 
@@ -142,6 +147,161 @@ fn equal_groups_are_not_reported() {
         page(&mut c, rank).phase = if rank == 0 { Phase::Rendezvous } else { Phase::Learn };
     }
     assert_eq!(found(&mut c), None);
+}
+
+/// CleanRL's scripts over two hosts: each host has a local rank 0 and 1.
+#[test]
+fn local_rank_as_rank_is_named_with_its_line() {
+    let mut c = importing();
+    for rank in 0..4 {
+        calls(&mut c, rank, |given| given.rank = Some(rank % 2));
+    }
+    let verdict = alarm(&mut c, 5_000);
+    expect(&verdict, Some(2), Reason::RendezvousMismatch);
+    assert_eq!((verdict.confidence, verdict.proof), (Confidence::Certain, Some(Proof::SameRankTwice)));
+    assert!(verdict.card.actions[0].text.contains("LOCAL_RANK"), "{:?}", verdict.card.actions);
+    assert_eq!(verdict.card.facts.len(), 3, "both that deviate, and the other: {:?}", verdict.card.facts);
+    insta::assert_snapshot!("local_rank", verdict.reason);
+}
+
+/// On one machine the second rank 0 cannot have the port.
+#[test]
+fn death_in_rendezvous_names_the_wrong_rank() {
+    let mut c = importing();
+    calls(&mut c, 0, |_| {});
+    calls(&mut c, 2, |given| given.rank = Some(0));
+    (0..2).for_each(|node| c.sample(node));
+    exits(&mut c, 2, Exit::Code { code: 1 }, "RuntimeError: address already in use");
+    let dead = |verdict: &VerdictReport| verdict.verdict == VerdictKind::Dead;
+    c.pass(500);
+    let verdict = verdicts(&c).into_iter().find(dead).unwrap();
+    insta::assert_snapshot!("death", verdict.reason);
+}
+
+#[test]
+fn variable_of_a_launcher_is_named_as_origin() {
+    let mut c = importing();
+    calls(&mut c, 0, |_| {});
+    calls(&mut c, 1, |given| {
+        (given.rank, given.contradicting) = (Some(0), vec!["SLURM_NTASKS".into(), "SLURM_PROCID".into()]);
+    });
+    let verdict = alarm(&mut c, 5_000);
+    expect(&verdict, Some(1), Reason::RendezvousMismatch);
+    assert!(verdict.reason.contains("SLURM_PROCID?"), "{}", verdict.reason);
+    // They are named, too, where the group forms in spite of them.
+    let mut c = importing();
+    for rank in 0..4 {
+        calls(&mut c, rank, |given| {
+            if rank > 1 {
+                given.contradicting = vec!["OMPI_COMM_WORLD_RANK".into()];
+            }
+        });
+        page(&mut c, rank).phase = Phase::Learn;
+    }
+    c.pass(1_000);
+    let verdict = verdicts(&c).remove(0);
+    expect(&verdict, None, Reason::RankVariables);
+    assert_eq!(verdict.severity, Severity::Amber);
+    insta::assert_snapshot!("variables", verdict.reason);
+    c.pass(70_000);
+    assert_eq!(verdicts(&c).len(), 2, "cleared after a minute: {:?}", c.verdicts());
+}
+
+#[test]
+fn rank_against_the_plan_is_a_warning_while_others_import() {
+    let mut c = importing();
+    calls(&mut c, 3, |given| given.rank = Some(1));
+    c.pass(9_000);
+    let found = |c: &Cluster| {
+        let all = verdicts(c);
+        all.into_iter().filter(|verdict| verdict.reason_code == Reason::RendezvousMismatch).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&c), []);
+    c.pass(3_000);
+    let [verdict] = found(&c).try_into().unwrap();
+    expect(&verdict, Some(3), Reason::RendezvousMismatch);
+    assert_eq!((verdict.severity, verdict.confidence), (Severity::Amber, Confidence::Likely));
+    insta::assert_snapshot!("against_the_plan", verdict.reason);
+}
+
+#[test]
+fn group_larger_than_the_run_is_reported() {
+    for (children, expected) in [(0, true), (1, false)] {
+        let mut c = importing();
+        for rank in 0..4 {
+            calls(&mut c, rank, |given| given.world_size = Some(8));
+            sample(&mut c, rank).children = children;
+        }
+        c.pass(12_000);
+        let reported = verdicts(&c);
+        let found = reported.iter().find(|verdict| verdict.reason_code == Reason::RendezvousMismatch);
+        assert_eq!(found.is_some(), expected, "{:?}", c.verdicts());
+        assert!(found.is_none_or(|verdict| verdict.confidence == Confidence::Likely));
+    }
+}
+
+/// Ranks of a script that step optimizers without a process group, some of them not at all.
+fn separately(c: &mut Cluster, ms: u64, steps: impl Fn(u32) -> bool) {
+    drive(c, ms, |rank, now, sample| {
+        sample.page = steps(rank).then(|| PageSample {
+            by_hook: true,
+            heartbeat_age_ms: 10,
+            train_iter: now / 100,
+            updates: now / 100,
+            ..PageSample::default()
+        });
+    });
+}
+
+fn separate(c: &Cluster) -> usize {
+    verdicts(c).iter().filter(|verdict| verdict.reason_code == Reason::SeparatePrograms).count()
+}
+
+fn end(c: &mut Cluster) -> String {
+    (0..4).for_each(|rank| exits(c, rank, Exit::Code { code: 0 }, ""));
+    (0..2).for_each(|node| c.proof(node));
+    match c.finished().pop() {
+        Some(ReportBody::RunFinished { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ranks_without_process_group_are_separate_programs() {
+    let mut c = importing();
+    separately(&mut c, 55_000, |_| true);
+    assert_eq!(separate(&c), 0, "they may still form one");
+    separately(&mut c, 20_000, |_| true);
+    assert_eq!(separate(&c), 1);
+    let verdict = verdicts(&c).pop().unwrap();
+    assert_eq!((verdict.severity, verdict.rank), (Severity::Amber, None));
+    assert_eq!(verdict.reason, "4 separate programs: no process group");
+    assert!(end(&mut c).ends_with(&format!("; {}", verdict.reason)));
+    // A shorter run shows it at its end.
+    let mut c = importing();
+    separately(&mut c, 5_000, |_| true);
+    let reason = end(&mut c);
+    assert_eq!((separate(&c), reason.ends_with(&verdict.reason)), (0, true), "{reason}");
+}
+
+#[test]
+fn ranks_that_need_no_group_are_no_separate_programs() {
+    // Only some of them train.
+    let mut c = importing();
+    separately(&mut c, 80_000, |rank| rank < 2);
+    assert_eq!(separate(&c), 0);
+    assert!(!end(&mut c).contains("separate"));
+    // All warm up first, each for itself.
+    let mut c = importing();
+    separately(&mut c, 20_000, |_| true);
+    drive(&mut c, 80_000, |_, now, sample| {
+        let given = GroupArguments { calls: 1, world_size: Some(4), ..GroupArguments::default() };
+        let steps = now / 100;
+        let page = hooked(now / 250, now / 250, 10);
+        sample.page =
+            Some(PageSample { train_iter: steps, updates: steps, group_arguments: Some(given), ..page });
+    });
+    assert_eq!(separate(&c), 0, "{:?}", c.verdicts());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::lab::*;
 use crate::Goal;
 use crate::reason::Reason;
-use crate::report::{Confidence, Severity};
+use crate::report::{Confidence, Proof, Severity, VerdictKind};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::experiment::OnStuck;
@@ -176,6 +176,7 @@ fn p29_opposite_group_orders_are_a_deadlock() {
     crossed(&mut c);
     let verdict = alarm(&mut c, 7_000);
     expect(&verdict, None, Reason::OrderDeadlock);
+    assert_eq!(verdict.proof, Some(Proof::Ring));
     insta::assert_snapshot!("order_deadlock", verdict.reason);
 }
 
@@ -399,6 +400,35 @@ fn missed_collectives_are_not_reported() {
     });
 }
 
+/// Steps are iterations only where all ranks were in step.
+#[test]
+fn uneven_steps_show_no_straggler() {
+    for uneven in [false, true] {
+        let mut c = trained(2);
+        drive(&mut c, 30_000, |rank, now, sample| {
+            let (steps, wait_us) = (now / 250, if rank == 1 { 0 } else { 200_000 });
+            // Rank 1 makes each step of its own behind another number of collectives.
+            let shift = if uneven && rank == 1 { 3 } else { 0 };
+            let began = |step: u64| IterationSample {
+                train_iter: step,
+                seq: 2 * step + shift,
+                chain: 0,
+                age_ms: now - step * 250,
+                wait_us: step * wait_us,
+            };
+            let page = hooked(2 * steps, 2 * steps, 10);
+            sample.page = Some(PageSample {
+                train_iter: steps,
+                updates: steps,
+                iterations: (steps.saturating_sub(7)..=steps).map(began).collect(),
+                ..page
+            });
+        });
+        let late = verdicts(&c).iter().any(|verdict| verdict.verdict == VerdictKind::Straggler);
+        assert_eq!(late, !uneven, "{:?}", c.verdicts());
+    }
+}
+
 /// What is proved stays certain in a script: two ranks called different things.
 #[test]
 fn op_mismatch_in_script_is_certain() {
@@ -416,4 +446,69 @@ fn op_mismatch_in_script_is_certain() {
     let verdict = alarm(&mut c, 3_000);
     expect(&verdict, Some(1), Reason::OpMismatch);
     assert_eq!((verdict.rank, verdict.confidence), (Some(Rank(1)), Confidence::Certain));
+    assert_eq!(verdict.proof, Some(Proof::CallsDiffer));
+}
+
+/// The hook may be off by some calls of C++, and remembers calls that all ranks have left.
+#[test]
+fn mismatch_without_both_calls_inside_is_only_likely() {
+    type Change = fn(&mut Cluster);
+    let changes: [Change; 2] = [
+        |c| instead(c, 1, 101, |call| (call.op, call.tag) = ("none".into(), "C++ collective".into())),
+        |c| {
+            for call in page(c, 1).recent.iter_mut().filter(|call| call.seq == 99) {
+                call.call.op = "broadcast".into();
+            }
+        },
+    ];
+    for change in changes {
+        let mut c = trained(2);
+        stand(&mut c, 101);
+        (0..4).for_each(|rank| page(&mut c, rank).by_hook = true);
+        change(&mut c);
+        let verdict = alarm(&mut c, 3_000);
+        assert_eq!((verdict.rank, verdict.verdict), (Some(Rank(1)), VerdictKind::Desync));
+        assert_eq!((verdict.confidence, verdict.proof), (Confidence::Likely, None), "{}", verdict.reason);
+    }
+}
+
+#[test]
+fn ring_of_a_script_needs_both_ends_for_proof() {
+    for seen in [false, true] {
+        let mut c = trained(2);
+        crossed(&mut c);
+        let file = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
+        for rank in 0..2 {
+            page(&mut c, rank).by_hook = true;
+            if seen || rank == 0 {
+                c.agents[0].inspections.insert(rank, inspection_at(rank, "all_reduce", file, 9));
+            }
+        }
+        let verdict = alarm(&mut c, 7_000);
+        expect(&verdict, None, Reason::OrderDeadlock);
+        assert_eq!(verdict.proof, seen.then_some(Proof::Ring));
+    }
+}
+
+/// A first barrier is the first call of its kind: the others are on their way to it.
+#[test]
+fn late_ranks_are_named_at_a_first_barrier() {
+    let mut c = trained(2);
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    drive(&mut c, 20_000, |rank, now, sample| {
+        sample.wchan = "futex_do_wait".into();
+        let mut page = hooked(if rank == 0 { seq + 1 } else { seq }, seq, now - since);
+        let call = |op: &str| CollectiveCall { op: op.into(), group: "world".into(), ..CollectiveCall::default() };
+        let one = |seq, op| RecentCollective { seq, call: call(op), ..RecentCollective::default() };
+        page.recent = (seq - 9..=seq).map(|seq| one(seq, "all_reduce")).collect();
+        if rank == 0 {
+            page.recent.push(one(seq + 1, "barrier"));
+            page.collective.call = call("barrier");
+        }
+        sample.page = Some(page);
+    });
+    let reported = verdicts(&c);
+    assert!(!reported.is_empty() && reported.iter().all(|verdict| verdict.rank != Some(Rank(0))), "{reported:?}");
+    assert!(reported.iter().all(|verdict| verdict.reason_code != Reason::ExtraCall), "{reported:?}");
 }

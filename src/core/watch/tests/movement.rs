@@ -2,7 +2,7 @@
 
 use super::lab::*;
 use crate::reason::{ConfidenceBounds, OnVerdict, Reason, all_reasons};
-use crate::report::{Confidence, Severity};
+use crate::report::{Confidence, Proof, Severity};
 use crate::testkit::*;
 use crate::watch::history::inspections;
 use rankdeck_proto::inspection::{Frame, Inspection, OsState, StackMethod, ThreadStack};
@@ -400,6 +400,52 @@ fn computing_in_many_functions_is_expected() {
     only_expected(&c);
 }
 
+/// An evaluation in a framework: the program's own frame is the same one all the time.
+#[test]
+fn library_loop_spins_only_in_the_same_functions() {
+    let mut c = script(1, 250, None, &|_, _| {});
+    let since = c.now.0 - 250;
+    let evaluates = |c: &mut Cluster, steps: std::ops::Range<u64>, changes: bool| {
+        for step in steps {
+            let function = if changes { format!("step_{step}") } else { "step".to_owned() };
+            let packages = "/v/lib/python3.11/site-packages";
+            let frame = |function: &str, file: String| Frame {
+                function: function.into(),
+                file: Some(file),
+                line: Some(9),
+            };
+            let frames = vec![
+                frame("forward", format!("{packages}/torch/nn/modules/linear.py")),
+                frame(&function, format!("{packages}/ding/worker/policy.py")),
+                frame("eval", format!("{packages}/ding/worker/evaluator.py")),
+                frame("<module>", "/w/di_run.py".into()),
+            ];
+            let stack = ThreadStack { tid: 1001, how: StackMethod::Python, frames, ..ThreadStack::default() };
+            let inspection = Inspection {
+                rank: Rank(1),
+                pid: Some(1001),
+                threads: vec![stack],
+                ..Inspection::default()
+            };
+            c.agents[0].inspections.insert(1, inspection);
+            drive(c, 250, |rank, now, sample| {
+                let seq = since / 250;
+                sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
+                if rank == 1 {
+                    sample.state = 'R';
+                    main(sample).cpu_us = 500_000 + since * 500 + (now - since) * 1_000;
+                }
+            });
+        }
+    };
+    evaluates(&mut c, 1..240, true);
+    only_expected(&c);
+    evaluates(&mut c, 240..820, false);
+    let last = verdicts(&c).pop().unwrap();
+    assert_eq!((last.reason_code, last.severity), (Reason::Spinning, Severity::Amber));
+    assert_eq!(at(&last), "ding/worker/policy.py:9 in step, called at /w/di_run.py:9");
+}
+
 #[test]
 fn used_up_budget_makes_stuck_rank_critical() {
     let c = script(0, 620_000, None, &|at, sample| main(sample).io_bytes = 9 + at / 3_000 * 30);
@@ -412,35 +458,31 @@ fn watch_3_policy_acts_on_proof_and_never_on_silence() {
     let bounds = |silence_ms| ConfidenceBounds { budget_ms: 600_000, silent_ms: u64::MAX, silence_ms };
     for row in all_reasons() {
         let after = |found, lasted_ms, silence_ms| {
-            row.policy.confidence(found, lasted_ms, bounds(silence_ms)) == Confidence::Certain
+            row.policy.proof(found, lasted_ms, bounds(silence_ms)).is_some()
         };
         let sure = |found, lasted_ms| after(found, lasted_ms, None);
         for hours in 0..100 {
-            assert!(!sure(Confidence::Likely, hours * 3_600_000), "{}", row.name);
-            assert!(!sure(Confidence::Possible, hours * 3_600_000), "{}", row.name);
+            assert!(!sure(None, hours * 3_600_000), "{}", row.name);
         }
-        let at_once = sure(Confidence::Certain, 5_000);
+        let proof = Some(Proof::Halted);
+        let at_once = sure(proof, 5_000);
         match row.policy {
             OnVerdict::AtOnce => assert!(at_once, "{}", row.name),
             OnVerdict::Held => {
-                assert!(!at_once && !sure(Confidence::Certain, 59_999), "{}", row.name);
-                assert!(sure(Confidence::Certain, 60_000), "{}", row.name);
+                assert!(!at_once && !sure(proof, 59_999), "{}", row.name);
+                assert!(sure(proof, 60_000), "{}", row.name);
                 let short = ConfidenceBounds { budget_ms: 8_000, ..bounds(None) };
-                assert!(row.policy.confidence(Confidence::Certain, 9_000, short) == Confidence::Certain);
+                assert!(row.policy.proof(proof, 9_000, short).is_some());
             }
-            OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Certain, 600_000), "{}", row.name),
+            OnVerdict::Lasting => assert!(!at_once && sure(proof, 600_000), "{}", row.name),
             OnVerdict::Never => {}
         }
         // The user's own limit.
         let limited = row.policy != OnVerdict::Never;
-        assert!(!after(Confidence::Likely, 29_999, Some(30_000)), "{}", row.name);
-        assert_eq!(after(Confidence::Likely, 30_000, Some(30_000)), limited, "{}", row.name);
+        assert!(!after(None, 29_999, Some(30_000)), "{}", row.name);
+        assert_eq!(after(None, 30_000, Some(30_000)), limited, "{}", row.name);
         let moved = ConfidenceBounds { silent_ms: 9_000, ..bounds(Some(30_000)) };
-        assert!(
-            row.policy.confidence(Confidence::Likely, 90_000, moved) < Confidence::Certain,
-            "{}",
-            row.name
-        );
+        assert_eq!(row.policy.proof(None, 90_000, moved), None, "{}", row.name);
         let mild = row.severity == Severity::Amber && row.reason != Reason::InsideCollective;
         assert!(!mild || row.policy == OnVerdict::Never, "{} must not stop a run", row.name);
     }

@@ -4,6 +4,7 @@
 use super::lab::*;
 use crate::testkit::*;
 use crate::watch::history::hosts::HostView;
+use crate::watch::history::patience::LineWaits;
 use crate::watch::history::rank_history::RankHistory;
 use crate::watch::history::run_view;
 use crate::watch::history::run_view::RankView;
@@ -69,6 +70,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         sample,
         history: &STILL,
         inspections: None,
+        line_waits: LineWaits::default(),
         fresh: true,
         left: false,
         died: false,

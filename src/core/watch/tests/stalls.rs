@@ -55,6 +55,19 @@ fn common_lock_is_one_verdict_with_cause() {
     assert_eq!(reported(&c).last().unwrap().1, Severity::Cleared);
 }
 
+#[test]
+fn advice_hides_no_stall() {
+    let mut c = trained(2);
+    let seq = script(&mut c, true);
+    let since = c.now.0;
+    drive(&mut c, 45_000, |_, now, sample| {
+        sample.page = Some(hooked(seq, seq, now - since));
+        (sample.wchan, sample.signals.only_core) = ("futex_do_wait".into(), Some(0));
+    });
+    let reasons: Vec<Reason> = verdicts(&c).iter().map(|verdict| verdict.reason_code).collect();
+    assert!(reasons.contains(&Reason::SharedCore) && reasons.contains(&Reason::Standstill), "{reasons:?}");
+}
+
 /// Storage that hangs, a name server, an environment server: whatever all of them wait for is named.
 #[test]
 fn stall_names_common_obstacle() {

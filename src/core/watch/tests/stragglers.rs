@@ -234,3 +234,49 @@ fn evaluating_rank_is_no_straggler() {
     });
     assert_eq!(verdicts(&c), []);
 }
+
+#[test]
+fn ranks_bound_to_one_core_are_a_warning() {
+    for (cores, expected) in [([0, 0, 0, 1], 1), ([0, 1, 0, 1], 0)] {
+        let mut c = trained(2);
+        drive(&mut c, 5_000, |rank, now, sample| {
+            running(sample, now, &FAST, 10, None);
+            sample.signals.only_core = Some(cores[rank as usize]);
+        });
+        let reported = verdicts(&c);
+        let hosts: Vec<_> = reported.iter().map(|verdict| (verdict.reason_code, &verdict.severity)).collect();
+        assert_eq!(hosts, vec![(Reason::SharedCore, &Severity::Amber); expected], "{:?}", c.verdicts());
+        if let Some(verdict) = reported.first() {
+            assert_eq!((verdict.rank, verdict.host.as_deref()), (None, Some("ant")));
+            insta::assert_snapshot!("shared_core", verdict.reason);
+        }
+    }
+}
+
+#[test]
+fn run_slower_than_its_past_is_a_warning() {
+    let mut c = trained(2);
+    let mut steps = 0;
+    let mut minutes = |c: &mut Cluster, minutes: u64, per_minute: u64| {
+        for _ in 0..minutes {
+            drive(c, 60_000, |rank, now, sample| {
+                let page = sample.page.as_mut().unwrap();
+                (page.heartbeat_age_ms, page.train_iter) = (5, steps + (now % 60_000) * per_minute / 60_000);
+                page.collective.entered = page.train_iter;
+                page.collective.left = page.train_iter;
+                page.updates = page.train_iter * 4;
+                if rank == 3 && now % 60_000 == 59_750 {
+                    steps += per_minute;
+                }
+            });
+        }
+    };
+    minutes(&mut c, 10, 600);
+    assert_eq!(c.verdicts(), []);
+    minutes(&mut c, 6, 200);
+    let reported = verdicts(&c);
+    assert_eq!(reported.iter().map(|verdict| verdict.reason_code).collect::<Vec<_>>(), [Reason::SlowRun]);
+    insta::assert_snapshot!("slow_run", reported[0].reason);
+    minutes(&mut c, 4, 600);
+    assert_eq!(verdicts(&c).last().map(|verdict| verdict.severity), Some(Severity::Cleared));
+}

@@ -419,7 +419,9 @@ fn obstacle_is_named_with_line() {
             wchan,
             Inspection { obstacle: Some(obstacle), threads: threads(), ..Inspection::default() },
         );
-        assert_eq!((verdict.reason_code, verdict.severity), (reason, Severity::Red), "{}", verdict.reason);
+        // Somebody at the other end of a connection may take their time.
+        let severity = if reason == Reason::WaitsForPeer { Severity::Amber } else { Severity::Red };
+        assert_eq!((verdict.reason_code, verdict.severity), (reason, severity), "{}", verdict.reason);
         assert_eq!(at(&verdict), "/w/train.py:9 in f");
         sentences.push(verdict.reason);
     }
@@ -432,7 +434,7 @@ fn only_environment_workers_are_named_so() {
     for (files, reason) in [
         (
             vec!["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"],
-            Reason::EnvWorkerDeadlocked,
+            Reason::Pipe,
         ),
         (
             vec!["/site-packages/gymnasium/vector/async_vector_env.py", "/w/train.py"],

@@ -12,7 +12,7 @@ use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::KeyEvent;
 use rankdeck_core::card::Card;
 use rankdeck_core::model::{EventSubject, HistoryLine, Model};
-use rankdeck_core::report::{Confidence, Severity, VerdictReport};
+use rankdeck_core::report::{Confidence, Proof, Severity, VerdictReport};
 use rankdeck_kit::{Component, Glyphs, Keep, Role, text};
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
@@ -203,16 +203,16 @@ pub fn lines_of(verdict: &VerdictReport, keys: KeyNames<'_>, cells: usize) -> Ve
     lines
 }
 
-fn words(verdict: &VerdictReport) -> (&'static str, &'static str) {
+fn words(verdict: &VerdictReport) -> (&'static str, String) {
     let severity = match verdict.severity {
         Severity::Cleared => "cleared",
         Severity::Amber => "warning",
         Severity::Red => "critical",
     };
     let confidence = match verdict.confidence {
-        Confidence::Possible => "possible (outlier)",
-        Confidence::Likely => "likely (no progress, consistent evidence)",
-        Confidence::Certain => "certain (confirmed)",
+        Confidence::Possible => "possible (outlier)".to_owned(),
+        Confidence::Likely => "likely (no progress, consistent evidence)".to_owned(),
+        Confidence::Certain => format!("certain ({})", verdict.proof.map_or("confirmed", Proof::describe)),
     };
     (severity, confidence)
 }

@@ -102,11 +102,13 @@ fn local(ranks: u32, steps: u64, every: u64, until: u64, loss: bool) -> Replicas
 }
 
 #[test]
-fn local_sgd_is_not_reported() {
+fn local_sgd_is_a_warning_at_most() {
     for (every, loss) in [(2, false), (4, false), (20, false), (320, false), (5, true), (16, true)] {
         let found = local(3, 700, every, u64::MAX, loss);
-        assert_eq!(grounds(&found), None, "every {every} steps, {loss}");
+        let found = grounds(&found).map(|found| found.0);
+        assert_eq!(found, Some(DriftConfidence::Seldom), "every {every} steps, {loss}");
     }
+    assert_eq!(grounds(&local(3, 8, 4, u64::MAX, false)), None, "too early");
     // One that stops to do so is reported.
     let found = local(3, 200, 4, 100, false);
     assert_eq!(grounds(&found).map(|found| found.0), Some(DriftConfidence::KeptEqual));
@@ -120,8 +122,9 @@ fn local_sgd_is_not_reported() {
             Some(FingerprintSample { synced: false, ..taken(step, &own, step as f64 * f64::from(rank)) })
         })
     };
-    assert_eq!(grounds(&alone(ALONE)), None);
-    assert_eq!(grounds(&alone(ALONE + 1)).map(|found| found.0), Some(DriftConfidence::NeverEqual));
+    assert_eq!(grounds(&alone(FIRST)), None);
+    let found = grounds(&alone(FIRST + 1)).map(|found| (found.0, found.1));
+    assert_eq!(found, Some((DriftConfidence::NeverExchanged, FIRST)));
 }
 
 /// Gradients that are averaged at every step, until no one makes a collective any more.
