@@ -9,6 +9,7 @@ use rankdeck_proto::trust::{own_uid, owned_privately};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use sha2::{Digest, Sha256};
+use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -96,6 +97,14 @@ pub(crate) fn expand(text: &str) -> PathBuf {
         None => PathBuf::from(text),
     };
     std::path::absolute(&path).unwrap_or(path)
+}
+
+/// A program as a command names it: `~/` is the home directory, everything else stays.
+pub(crate) fn program(word: &str) -> OsString {
+    match word.starts_with("~/") {
+        true => expand(word).into(),
+        false => word.into(),
+    }
 }
 
 /// The directory of sockets and locks of a node: the first of these that is this user's alone, or can be made

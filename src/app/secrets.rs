@@ -93,7 +93,7 @@ impl GenerationSecrets {
     ///
     /// Errors: the kernel's random numbers cannot be read.
     pub(crate) fn private(&mut self, spec: &LaunchSpec) -> io::Result<LaunchSecrets> {
-        let secret = Some(self.of(spec.generation)?);
+        let secret = spec.plan.shares_secret().then(|| self.of(spec.generation)).transpose()?;
         let host = spec.plan.hosts.get(spec.node_rank.index());
         let launch = spec.plan.experiment.filled_launch();
         let requested = host.map(|planned| RequestedVariables::new(&launch, &planned.host));

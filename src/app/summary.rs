@@ -9,6 +9,8 @@ use rankdeck_proto::message::Work;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::Plan;
+use rankdeck_types::variables;
 use rankdeck_types::words::{bytes, clean, count, duration, fixed, plural, ranges, rate};
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
@@ -222,11 +224,23 @@ fn first_failure(model: &Model, reason: &str) -> Vec<String> {
         lines.push(format!("  {message}"));
         lines.extend((!hint.is_empty()).then(|| format!("  hint: {hint}")));
     }
+    if lacks_variables(model, rank) {
+        lines.push("  hint: pass `--nproc 1`, or set `launch.rank_variables = true`".to_owned());
+    }
     let skip = rank.log.lines.len().saturating_sub(LOG_LINES);
     lines.extend(
         rank.log.lines.iter().skip(skip).map(|line| format!("  {}:{}| {}", rank.host, rank.rank, line.text)),
     );
     lines
+}
+
+/// Whether a single rank failed because it has none of torchrun's variables (PLAIN-1).
+fn lacks_variables(model: &Model, rank: &RankModel) -> bool {
+    let is_plain = model.plan.as_ref().is_some_and(Plan::is_plain);
+    let names = |text: &str| {
+        text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(variables::is_identity)
+    };
+    is_plain && rank.exception.as_ref().is_some_and(|exception| names(&exception.message))
 }
 
 /// Whether every host has reported that no process of the run is left.

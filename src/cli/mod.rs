@@ -63,6 +63,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Parses a command line. Without a command, a terminal gets the home screen; a pipe gets the help.
 fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
+    argv = args::program_words::with_separator(argv, &args::help::command());
     let read = |argv: &[OsString]| {
         args::help::command().try_get_matches_from(argv).and_then(|found| Cli::from_arg_matches(&found))
     };
@@ -110,9 +111,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
     child::read_sets(&mut cli.command)?;
     let alone = match &cli.command {
-        CliCommand::Run(args) => args.subject.experiment.is_none(),
-        CliCommand::Check(args) => args.subject.experiment.is_none(),
-        CliCommand::Home(_) | CliCommand::Gpus(_) => true,
+        CliCommand::Run(_) | CliCommand::Check(_) | CliCommand::Home(_) | CliCommand::Gpus(_) => true,
         // Runs that were launched without a hosts file.
         _ => std::path::Path::new(run_id::RUNS).is_dir(),
     };

@@ -196,6 +196,7 @@ fn check_value(key: &ConfigKey, node: &Node, at: &SourceSpan, scope: &Scope, fou
         (ValueKind::Integers(range), value) => check_integers(key, value, range, node, found),
         (ValueKind::Environment, TomlValue::Table(table)) => check_environment(path, table, found),
         (ValueKind::Names(what), TomlValue::Table(table)) => check_names(path, what, table, found),
+        (ValueKind::Arguments, TomlValue::Table(table)) => check_arguments(path, table, found),
         (ValueKind::Gpus, value) => check_gpus(key, value, node, found),
         (ValueKind::Text(_), _) => found.push(wrong_value(key, node, "a string")),
         (kind, _) => found.push(wrong_value(key, node, &kind.expected())),
@@ -602,6 +603,36 @@ fn check_names(path: &str, what: &str, table: &Table, found: &mut Diagnostics) {
             let at = format!("{path}.{name}");
             let wrong = wrong_type(&at, &entry.node.value, "a string", &entry.node.place);
             found.push(wrong.hint(format!("write {what} as a string")));
+        }
+    }
+}
+
+/// Checks a table of arguments, whose values are texts by now.
+fn check_arguments(path: &str, table: &Table, found: &mut Diagnostics) {
+    let is_part = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    };
+    for (name, entry) in table {
+        if !name.split('.').all(is_part) {
+            let bare = name.trim_start_matches(['-', '+']);
+            let hint = match bare != name && bare.split('.').all(is_part) {
+                true => format!("write `{bare}`, without `{}`", name.trim_end_matches(bare)),
+                false => "names have letters, digits, `_`, `-` and dots".to_owned(),
+            };
+            let message = format!("invalid name of an argument: `{}`", name.escape_default());
+            found.push(Diagnostic::at(&entry.key, message).hint(hint));
+        }
+        let at = format!("{path}.{name}");
+        match &entry.node.value {
+            TomlValue::String(text) if text.contains('\0') => {
+                found.push(Diagnostic::at(&entry.node.place, format!("`{at}` contains a NUL character")));
+            }
+            TomlValue::String(_) => {}
+            other => {
+                let expected = "a text, number, boolean or array of these";
+                found.push(wrong_type(&at, other, expected, &entry.node.place));
+            }
         }
     }
 }

@@ -8,11 +8,13 @@
 //! - All errors of a file are reported at once, each with its line; syntax errors hide the rest.
 //! - The resolved experiment, written as TOML, loads again and is equal.
 
+mod arguments;
 mod bases;
 pub mod check;
 mod diagnostic;
 mod document;
 mod hosts;
+mod launchers;
 mod load;
 pub mod locate;
 mod overrides;
@@ -21,10 +23,11 @@ mod slurm_jobs;
 mod source;
 pub mod suggest;
 mod syntax;
+mod templates;
 pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use load::{change_experiment, load_draft, load_experiment};
+pub use load::{change_experiment, load_draft, load_experiment, translation};
 pub use slurm::{SlurmJobs, is_in_allocation};
 pub use slurm_jobs::{COMMENT as SLURM_COMMENT, OwnJob as OwnSlurmJob, own_jobs as own_slurm_jobs};
 pub use source::{ExperimentSource, HostsSource, load_hosts};

@@ -5,9 +5,11 @@ use super::bases;
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node, TomlValue, nearest};
+use super::launchers::{self, Translation};
 use super::locate::Locator;
 use super::source::{ExperimentSource, HostsSource};
-use super::{overrides, suggest};
+use super::{arguments, overrides, suggest, templates};
+use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment};
 use rankdeck_types::host::{GpuSelection, Host};
@@ -15,6 +17,8 @@ use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::variables::{self, MOST_BYTES, RequestedVariables};
 use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Loads an experiment with `--set KEY=VALUE` applied and defaults filled in.
@@ -22,14 +26,27 @@ use std::sync::Arc;
 /// # Errors
 /// All errors in the file and the overrides, with their lines.
 pub fn load_experiment(source: &ExperimentSource, sets: &[String]) -> Result<Experiment, Diagnostics> {
-    read_experiment(source, sets).map(|(experiment, _)| experiment)
+    read_experiment(source, sets).map(|loaded| loaded.experiment)
 }
 
-/// Loads an experiment, and its document for later errors.
-fn read_experiment(from: &ExperimentSource, sets: &[String]) -> Result<(Experiment, Node), Diagnostics> {
+/// Describes how the launcher of an experiment's command is translated; `None` without a launcher.
+pub fn translation(source: &ExperimentSource, sets: &[String]) -> Option<String> {
+    read_experiment(source, sets).ok()?.translation.map(|made| made.line())
+}
+
+/// A loaded experiment.
+struct LoadedExperiment {
+    experiment: Experiment,
+    /// Its document, for later errors.
+    root: Node,
+    /// What the launcher in its command asks for.
+    translation: Option<Translation>,
+}
+
+fn read_experiment(from: &ExperimentSource, sets: &[String]) -> Result<LoadedExperiment, Diagnostics> {
     let source = from.source()?;
     let root = bases::read(from, &source, sets)?;
-    complete(&source, root, sets)
+    complete(&source, root, sets, from.folder())
 }
 
 /// Applies overrides to a resolved experiment.
@@ -41,14 +58,16 @@ pub fn change_experiment(experiment: &Experiment, sets: &[String]) -> Result<Exp
         .map_err(|error| Diagnostic::about_file("experiment", error.to_string()))?;
     let source = Arc::new(SourceText::new("experiment", text));
     let root = document::parse(&source)?;
-    complete(&source, root, sets).map(|(experiment, _)| experiment)
+    complete(&source, root, sets, PathBuf::new()).map(|loaded| loaded.experiment)
 }
 
+/// `folder`: relative paths start there.
 fn complete(
     source: &Arc<SourceText>,
     mut root: Node,
     sets: &[String],
-) -> Result<(Experiment, Node), Diagnostics> {
+    folder: PathBuf,
+) -> Result<LoadedExperiment, Diagnostics> {
     let mut found = Diagnostics::new();
     if root.entry("run").is_none() && (root.entry("host").is_some() || root.entry("defaults.nproc").is_some())
     {
@@ -59,7 +78,10 @@ fn complete(
         .hint(format!("`rankdeck check EXPERIMENT.toml --hosts {}`", source.name))
         .into());
     }
-    overrides::apply(&mut root, sets, Experiment::KEYS, &mut found);
+    arguments::nest(&mut root);
+    let sets = templates::reaching(&root, sets, &mut found);
+    overrides::apply(&mut root, &sets, Experiment::KEYS, &mut found);
+    arguments::flatten(&mut root);
     check(&root, Experiment::KEYS, &mut found);
     // A missing table has no span.
     for diagnostic in found.0.iter_mut().filter(|diagnostic| diagnostic.file.is_empty()) {
@@ -69,7 +91,7 @@ fn complete(
     if is_builtin {
         check_builtin(&root, &mut found);
     }
-    let experiment: Experiment = match root.read() {
+    let mut experiment: Experiment = match root.read() {
         Ok(experiment) => experiment,
         // The checks report the same errors better than serde.
         Err(error) => return found.or(()).and(Err(error)),
@@ -78,8 +100,93 @@ fn complete(
         let at = nearest(&root, &[wrong.key.as_str(), "metrics"]);
         found.push(Diagnostic::at(&at, wrong.cause.error).hint(wrong.cause.hint));
     }
+    let translation = translate(&root, &mut experiment, &folder, &mut found);
     check_rules(&root, &experiment, &mut found);
-    found.or((experiment, root))
+    templates::check(&root, &experiment, &mut found);
+    found.or(LoadedExperiment { experiment, root, translation })
+}
+
+/// Largest file of a launcher or script that is read.
+const MOST_READ: u64 = 1 << 20;
+
+/// Puts the program in place of a launcher that starts it.
+fn translate(
+    root: &Node,
+    experiment: &mut Experiment,
+    folder: &Path,
+    found: &mut Diagnostics,
+) -> Option<Translation> {
+    if experiment.launch.keep_launcher {
+        return None;
+    }
+    let base = experiment.launch.code.as_ref().and_then(Code::path).unwrap_or_default().to_owned();
+    let read = |path: &str| {
+        let home = path.strip_prefix("~/").zip(std::env::var_os("HOME"));
+        let places = match home {
+            Some((rest, home)) => vec![Path::new(&home).join(rest)],
+            None => vec![folder.join(&base).join(path), folder.join(path), PathBuf::from(path)],
+        };
+        let file = places.into_iter().find(|path| path.is_file())?;
+        let mut text = String::new();
+        std::fs::File::open(file).ok()?.take(MOST_READ).read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let made = match launchers::translate(&experiment.launch.command, &read) {
+        Ok(made) => made?,
+        Err(HintedError { error, hint }) => {
+            found.push(Diagnostic::at(&nearest(root, &["launch.command"]), error).hint(hint));
+            return None;
+        }
+    };
+    let launch = &mut experiment.launch;
+    launch.command.clone_from(&made.command);
+    for (name, value) in &made.env {
+        launch.env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    launch.pass_env.extend(made.pass_env.iter().filter(|name| !launch.env.contains_key(*name)).cloned());
+    launch.rank_variables.get_or_insert(true);
+    experiment.restart.max_restarts = experiment.restart.max_restarts.or(made.max_restarts);
+    Some(made)
+}
+
+/// Gives hosts the ranks and GPUs that a launcher asks for. `has_nproc`: the user gives the ranks, too.
+fn spread(
+    made: &Translation,
+    hosts: &mut [Host],
+    has_nproc: bool,
+    locator: &Locator,
+    found: &mut Diagnostics,
+) {
+    let ranks = match made.ranks_per_host(hosts.len()) {
+        Ok(ranks) => ranks,
+        Err(HintedError { error, hint }) => {
+            return found.push(locator.diagnostic("launch.command", &error).hint(hint));
+        }
+    };
+    for host in hosts {
+        if let Some(gpus) = &made.gpus {
+            host.gpus = Some(GpuSelection::List(gpus.clone()));
+        }
+        let option = made.ranks.as_ref().map_or("", |(option, _)| option.as_str());
+        match (ranks, host.nproc) {
+            // Without an option, the launcher starts one rank; the user's number is more specific.
+            (Some(ranks), Some(own)) if has_nproc && ranks != own && !option.is_empty() => {
+                let error = format!("`--nproc {own}` and `{option}` of `{}` differ", made.launcher);
+                return found.push(locator.diagnostic("launch.command", &error).hint("remove one of them"));
+            }
+            (Some(_), Some(_)) if has_nproc => {}
+            (Some(ranks), _) => host.nproc = Some(ranks),
+            (None, _) => {}
+        }
+    }
+}
+
+/// Makes one rank of a host, which sees all its GPUs unless some are selected.
+fn leave_to_launcher(host: &mut Host) {
+    host.nproc = Some(1);
+    if host.gpus.as_ref().is_some_and(GpuSelection::is_auto) {
+        host.gpus = Some(GpuSelection::List(Vec::new()));
+    }
 }
 
 /// Checks the requirements of the built-in trainer.
@@ -208,16 +315,23 @@ pub fn load_draft(
     run: impl FnOnce(&Experiment) -> RunId,
 ) -> Result<PlanDraft, Diagnostics> {
     match (hosts_source.read(), read_experiment(experiment_source, sets)) {
-        (Ok((hosts, hosts_text)), Ok((experiment, experiment_text))) => {
+        (Ok((mut hosts, hosts_text)), Ok(loaded)) => {
+            let LoadedExperiment { experiment, root, translation } = loaded;
             let run = run(&experiment);
             let locator = Locator {
                 hosts: Some(hosts_text),
-                experiment: Some(experiment_text),
+                experiment: Some(root),
                 hosts_name: hosts_source.name(),
                 experiment_name: experiment_source.name(),
             };
-            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default(), resume: None };
             let mut found = Diagnostics::new();
+            if let Some(made) = &translation {
+                spread(made, &mut hosts, hosts_source.has_nproc(), &locator, &mut found);
+            }
+            if experiment.launch.keep_launcher && !hosts_source.has_nproc() {
+                hosts.iter_mut().for_each(leave_to_launcher);
+            }
+            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default(), resume: None };
             for problem in draft.problems(&[]) {
                 found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
             }

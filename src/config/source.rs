@@ -5,8 +5,9 @@ use super::document::{self, Node};
 use super::slurm::{self, SlurmJobs};
 use super::{hosts, slurm_jobs};
 use rankdeck_types::experiment::Metrics;
-use rankdeck_types::hidden;
 use rankdeck_types::host::{GpuSelection, Host};
+use rankdeck_types::setup::Setup;
+use rankdeck_types::{command, hidden};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub enum HostsSource {
     Ranks(Box<HostsSource>, u32),
     /// Another source, with these GPUs per host and one rank per GPU.
     Devices(Box<HostsSource>, GpuSelection),
+    /// Another source, with this virtual environment on every host.
+    Venv(Box<HostsSource>, String),
 }
 
 /// Name of a source that is not a file.
@@ -64,6 +67,15 @@ impl HostsSource {
                 }
                 Ok((hosts, root))
             }
+            HostsSource::Venv(inner, folder) => {
+                let (mut hosts, root) = inner.read()?;
+                for host in &mut hosts {
+                    let (modules, prelude) =
+                        (std::mem::take(&mut host.setup.modules), host.setup.prelude.take());
+                    host.setup = Setup { modules, prelude, venv: Some(folder.clone()), ..Setup::default() };
+                }
+                Ok((hosts, root))
+            }
         }
     }
 
@@ -94,7 +106,9 @@ impl HostsSource {
         match self {
             HostsSource::File(path) | HostsSource::Slurm { defaults: path, .. } => Some(path),
             HostsSource::Named(_) | HostsSource::Here => None,
-            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.path(),
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+                inner.path()
+            }
         }
     }
 
@@ -102,8 +116,32 @@ impl HostsSource {
     pub(super) fn name(&self) -> String {
         match self {
             HostsSource::Slurm { defaults, jobs } if !defaults.exists() => jobs.option(),
-            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.name(),
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+                inner.name()
+            }
             _ => self.path().map_or_else(|| HOSTS_OPTION.to_owned(), |path| path.display().to_string()),
+        }
+    }
+
+    /// Returns whether the hosts are those of a file.
+    pub fn is_file(&self) -> bool {
+        match self {
+            HostsSource::File(_) => true,
+            HostsSource::Named(_) | HostsSource::Here | HostsSource::Slurm { .. } => false,
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+                inner.is_file()
+            }
+        }
+    }
+
+    /// Returns whether the number of ranks per host is given with the hosts.
+    pub fn has_nproc(&self) -> bool {
+        match self {
+            HostsSource::Ranks(..) => true,
+            HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => inner.has_nproc(),
+            HostsSource::File(_) | HostsSource::Named(_) | HostsSource::Here | HostsSource::Slurm { .. } => {
+                false
+            }
         }
     }
 
@@ -116,7 +154,9 @@ impl HostsSource {
                 !path.exists() || self.document().as_ref().is_some_and(lacks)
             }
             HostsSource::Named(_) | HostsSource::Slurm { .. } => false,
-            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.is_without_hosts(),
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+                inner.is_without_hosts()
+            }
         }
     }
 
@@ -155,6 +195,11 @@ impl HostsSource {
                 };
                 let mut options = inner.options();
                 options.extend(["--gpus".to_owned(), gpus]);
+                options
+            }
+            HostsSource::Venv(inner, folder) => {
+                let mut options = inner.options();
+                options.extend(["--venv".to_owned(), folder.clone()]);
                 options
             }
         }
@@ -298,16 +343,7 @@ fn not_an_experiment(path: &Path) -> Option<Diagnostic> {
 
 /// Returns a run name from the script, module or program.
 fn run_name(words: &[String]) -> String {
-    let module = words.iter().position(|word| word == "-m").and_then(|at| words.get(at + 1));
-    let script = words.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh"));
-    let what = match (module, script) {
-        (Some(module), _) => module.rsplit('.').next().unwrap_or(module),
-        (None, Some(script)) => script,
-        (None, None) => words.first().map_or("run", String::as_str),
-    };
-    let stem =
-        Path::new(what).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let name: String = stem
+    let name: String = command::title(words)
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
         .take(48)

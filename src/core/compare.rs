@@ -4,10 +4,11 @@
 use crate::model::Model;
 use crate::report::RunOutcome;
 use crate::run_summary::{RETURNS, RunSummary};
-use crate::series::Series;
+use crate::series::{Series, SeriesPoint};
 use crate::statistics::{bootstrap_interval, interquartile_mean};
 use rankdeck_types::hidden;
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,9 +147,26 @@ fn differing(runs: &[ComparedRun]) -> Vec<ChangedKey> {
         .filter(differs)
         .map(|key| ChangedKey {
             key: key.clone(),
-            values: runs.iter().map(|run| run.settings.get(key).cloned()).collect(),
+            values: differing_words(runs.iter().map(|run| run.settings.get(key).cloned()).collect()),
         })
         .collect()
+}
+
+/// Lists of words without what they have in common at their beginning and end, such as the program of commands.
+/// One common word stays: the option of a value.
+fn differing_words(values: Vec<Option<String>>) -> Vec<Option<String>> {
+    let parse = |value: &Option<String>| serde_json::from_str::<Vec<String>>(value.as_deref()?).ok();
+    let Some(lists) = values.iter().map(parse).collect::<Option<Vec<Vec<String>>>>() else { return values };
+    let shortest = lists.iter().map(Vec::len).min().unwrap_or(0);
+    let is_common =
+        |at: &dyn Fn(&[String]) -> Option<&String>| lists.windows(2).all(|pair| at(&pair[0]) == at(&pair[1]));
+    let start = (0..shortest).take_while(|at| is_common(&|words| words.get(*at))).count();
+    let end = (1..=shortest - start)
+        .take_while(|back| is_common(&|words| words.len().checked_sub(*back).and_then(|at| words.get(at))))
+        .count();
+    let from = start.saturating_sub(1);
+    let shown = |words: &Vec<String>| quote::words(words[from..words.len() - end].iter().map(String::as_str));
+    lists.iter().map(|words| Some(shown(words))).collect()
 }
 
 /// Runs that differ in nothing but the seed.
@@ -208,6 +226,62 @@ fn name(first: &ComparedRun, differing: &[ChangedKey], at: usize, count: usize, 
     });
     let keys: Vec<String> = keys.take(3).collect();
     format!("{own} {}({count} seeds)", if keys.is_empty() { String::new() } else { keys.join(" ") + " " })
+}
+
+/// Parts of the names of series that depend on the machine and its load.
+const MACHINE: [&str; 10] =
+    ["sps", "fps", "time", "speed", "per_s", "duration", "second", "elapsed", "throughput", "memory"];
+
+/// Returns groups of runs, by their places, whose results are equal: every series, point by point, but those of
+/// speed and time.
+pub fn equal_results(runs: &[ComparedRun]) -> Vec<Vec<usize>> {
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for (at, run) in runs.iter().enumerate() {
+        match found.iter_mut().find(|group| has_results_of(run, &runs[group[0]])) {
+            Some(group) => group.push(at),
+            None => found.push(vec![at]),
+        }
+    }
+    found.retain(|group| group.len() > 1);
+    found
+}
+
+fn has_results_of(one: &ComparedRun, other: &ComparedRun) -> bool {
+    let own = |run: &ComparedRun| -> Vec<(String, Vec<SeriesPoint>)> {
+        let is_own = |name: &str| {
+            let name = name.to_lowercase();
+            !MACHINE.iter().any(|part| name.contains(part))
+        };
+        let series = run.series.iter().filter(|(name, series)| is_own(name) && !series.points().is_empty());
+        series.map(|(name, series)| (name.clone(), series.points().to_vec())).collect()
+    };
+    let (mine, theirs) = (own(one), own(other));
+    let same = |(a, b): (&(String, Vec<SeriesPoint>), &(String, Vec<SeriesPoint>))| {
+        a.0 == b.0 && are_equal(&a.1, &b.1)
+    };
+    !mine.is_empty()
+        && mine.len() == theirs.len()
+        && mine.iter().zip(&theirs).all(same)
+        && (one.last_eval, one.last_return) == (other.last_eval, other.last_return)
+}
+
+/// Whether two curves have equal values at the steps of both, which are most of them: a console may have missed
+/// some.
+fn are_equal(one: &[SeriesPoint], other: &[SeriesPoint]) -> bool {
+    let (mut place, mut common) = (0, 0);
+    for point in one {
+        while other.get(place).is_some_and(|known| known.place.step < point.place.step) {
+            place += 1;
+        }
+        let Some(known) = other.get(place).filter(|known| known.place.step == point.place.step) else {
+            continue;
+        };
+        if (known.mean, known.low, known.high) != (point.mean, point.low, point.high) {
+            return false;
+        }
+        common += 1;
+    }
+    common > 0 && 2 * common >= one.len().max(other.len())
 }
 
 /// A mean over runs at one place.
@@ -270,6 +344,7 @@ fn between(from: (f64, f64), to: Option<(f64, f64)>, x: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::series::Place;
 
     fn run(name: &str, keys: &[(&str, &str)], eval: f64) -> ComparedRun {
         let settings = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -293,6 +368,20 @@ mod tests {
     }
 
     #[test]
+    fn changed_commands_show_the_words_that_differ() {
+        let command = |words: &str| serde_json::to_string(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        let shown = |a: &str, b: &str| {
+            let runs = [a, b].map(|words| run("r", &[("launch.command", &command(words))], 1.0));
+            let values = changed(&runs)[0].values.clone();
+            values.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(shown("python3 t.py --lr 1 -x", "python3 t.py --lr 2 -x"), "--lr 1|--lr 2");
+        assert_eq!(shown("python3 t.py", "python3 t.py --lr 2"), "t.py|t.py --lr 2");
+        assert_eq!(shown("a x x", "a x"), "x x|x");
+        assert_eq!(shown("a", "b"), "a|b");
+    }
+
+    #[test]
     fn seeds_are_grouped_and_scored() {
         let groups = groups(&runs());
         assert_eq!(groups.len(), 2);
@@ -300,6 +389,33 @@ mod tests {
         assert_eq!(groups[0].interval, Some((10.0, 20.0)));
         assert_eq!(groups[0].name, "x lr=0.1 (2 seeds)");
         assert_eq!((groups[1].name.as_str(), groups[1].interval), ("c", None));
+    }
+
+    #[test]
+    fn equal_results_are_found_whatever_the_speed() {
+        let with = |values: &[f64], sps: f64| {
+            let series = |values: &[f64]| {
+                let mut all = Series::default();
+                for (step, value) in values.iter().enumerate() {
+                    all.push(
+                        Place { step: step as f64, time: sps * step as f64, ..Place::default() },
+                        *value,
+                    );
+                }
+                all
+            };
+            let named = [("charts/loss", series(values)), ("charts/SPS", series(&[sps, 2.0 * sps]))];
+            let series = named.map(|(name, series)| (name.to_owned(), series)).into();
+            ComparedRun { series, ..ComparedRun::default() }
+        };
+        let runs = [with(&[1.0, 2.0, 3.0], 5.0), with(&[1.0, 2.0, 4.0], 5.0), with(&[1.0, 2.0, 3.0], 9.0)];
+        assert_eq!(equal_results(&runs), [[0, 2]]);
+        let cut = [with(&[1.0, 2.0, 3.0], 5.0), with(&[1.0, 2.0], 5.0)];
+        assert_eq!(equal_results(&cut).len(), 1, "a console has missed the last value");
+        let mut other = [with(&[1.0], 5.0), with(&[1.0], 5.0)];
+        other[1].last_eval = Some(1.0);
+        assert!(equal_results(&other).is_empty());
+        assert!(equal_results(&[ComparedRun::default(), ComparedRun::default()]).is_empty());
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl RunSummary {
             (Some(learn), Some(env)) if experiment.launch.command.is_empty() => {
                 format!("{} {}", learn.name(), env.id)
             }
-            _ => hidden::words(experiment.launch.command.iter().map(String::as_str)).join(" "),
+            _ => hidden::command(experiment).join(" "),
         });
         RunSummary {
             outcome,

@@ -23,6 +23,7 @@ pub(crate) fn experiment() -> Experiment {
     Experiment {
         run: Run { name: "demo".into(), seed: 1, total_steps: 0, note: None },
         launch: LaunchConfig { command: vec!["true".into()], ..LaunchConfig::default() },
+        args: Default::default(),
         distributed: Default::default(),
         env: None,
         policy: Default::default(),

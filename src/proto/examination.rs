@@ -356,6 +356,9 @@ pub struct Python {
     /// Missing packages that the script imports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// Those of them that are in the working directory, where Python does not search.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
     /// `sys.prefix`: its environment.
     #[serde(default)]
     pub prefix: String,

@@ -103,7 +103,8 @@ pub fn main(flags: &Flags) -> u8 {
         },
         Err(error) => {
             complain("rankdeck-trainer", &error);
-            let events = env("RANKDECK_EVENTS").zip(env("RANK").and_then(|rank| rank.parse().ok()));
+            let rank = env("RANKDECK_RANK").or_else(|| env("RANK"));
+            let events = env("RANKDECK_EVENTS").zip(rank.and_then(|rank| rank.parse().ok()));
             if let Some((path, rank)) = events {
                 let generation = env("RANKDECK_GENERATION").and_then(|text| text.parse().ok()).unwrap_or(0);
                 let events = EventSender::to(path.as_ref(), Rank(rank), Generation(generation));

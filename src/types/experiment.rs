@@ -8,7 +8,7 @@ pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacCon
 use super::code::Code;
 use super::schema::ValueKind::{Integer, Integers, Number, Text, Texts};
 use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PLAIN, PROGRAM};
-use super::schema::{POSITIVE, SECONDS, SHARE, U32, YEAR_S, choices, keys};
+use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +23,12 @@ keys! {
         run: Run,
         /// What each rank runs, and what happens when no console is attached.
         launch: LaunchConfig => "",
+        /// Arguments of your own program: any key, with a text, number, boolean or array. `lr = 3e-4` stands
+        /// where `{args.lr}` is in `launch.command` or `launch.env`; else it replaces the value of `--lr` or
+        /// `lr=` in the command; else `--lr=3e-4` is appended (`lr=3e-4` if the command has words such as
+        /// `model.size=2`). `--set args.lr=1e-4` and `--sweep args.lr=1e-4,3e-4` set it, too.
+        #[serde(default)]
+        args: BTreeMap<String, String> [ValueKind::Arguments] = BTreeMap::new(),
         /// The process group.
         distributed: Distributed => "",
         /// The RL environment.
@@ -52,7 +58,7 @@ keys! {
         /// Name of the run; the run directory is `runs/NAME-TIMESTAMP`.
         name: String [Text(&NAME)],
         /// Base seed; each rank and environment derives its own stream from it. Your own program receives
-        /// it as `RANKDECK_SEED` and as `{seed}` in `launch.command` and `launch.env`.
+        /// it as `RANKDECK_SEED` and as `{run.seed}` in `launch.command` and `launch.env`.
         #[serde(default)]
         seed: u64 = 0,
         /// Environment steps over all ranks after which the run ends; 0: no limit.
@@ -67,7 +73,9 @@ keys! {
     /// The table `[launch]`.
     #[serde(default)]
     pub struct LaunchConfig {
-        /// Program and arguments to run once per rank. `{seed}` expands to `run.seed`; other braces are
+        /// Program and arguments to run once per rank. These templates are filled, also in `env`:
+        /// `{run.seed}` (or `{seed}`), `{args.KEY}`, any other key of this file such as `{run.name}`, and
+        /// for each rank `{rank}`, `{local_rank}`, `{world_size}`, `{run}` and `{run_dir}`. Other braces are
         /// passed on unchanged.
         command: Vec<String> => "the built-in trainer",
         /// Directory to upload to every host, relative to this file. Each run uses its own snapshot and
@@ -81,8 +89,8 @@ keys! {
         /// Patterns of files to upload even if `.gitignore` excludes them, such as `*.so`.
         include: Vec<String> [Texts("patterns")] => "files that git ignores are not uploaded",
         /// Environment variables of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the
-        /// console's variable at each launch; its value is stored in no file or recording. `{seed}` expands
-        /// to `run.seed`.
+        /// console's variable at each launch; its value is stored in no file or recording. Templates are
+        /// filled as in `command`.
         env: BTreeMap<String, String> = BTreeMap::new(),
         /// Environment variables of the console to pass to the ranks, such as `WANDB_API_KEY`. Names are
         /// recorded, values are not.
@@ -90,8 +98,18 @@ keys! {
         /// Set Slurm's variables of a task (`SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS`, ...) to each
         /// rank's own values, for programs that read those instead of torchrun's.
         slurm_env: bool = false,
+        /// Run a launcher in `command` (`torchrun`, `accelerate launch`, ...) as it is. If false, its command
+        /// line is translated: rankdeck starts the ranks itself.
+        keep_launcher: bool = false,
+        /// Set torchrun's variables (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...) also for a
+        /// single rank. With `false` it is an ordinary process. Several ranks always have them.
+        rank_variables: Option<bool> => "`true` with a hosts file, with `--nproc` or for a translated \
+                                         launcher, or if the program names one of them or `init_process_group`; \
+                                         else `false`",
+        /// Give the ranks `RANKDECK_SECRET`, a secret that they share.
+        group_secret: Option<bool> => "`true` for the built-in trainer and for programs that name it",
         /// Threads per rank (`OMP_NUM_THREADS`).
-        threads: u32 [Integer(1..=4096)] = 1,
+        threads: Option<u32> [Integer(1..=4096)] => "1 if ranks share a host; `OMP_NUM_THREADS` of host or user wins",
         /// When no console is attached: keep running, or stop after `lease_s`.
         on_disconnect: OnDisconnect = OnDisconnect::Keep,
         /// Seconds without a console before `on_disconnect = "stop"` stops the run.

@@ -66,13 +66,18 @@ pub fn typed(text: &str) -> String {
 pub fn experiment(own: &Experiment) -> Experiment {
     let mut shown = own.clone();
     let launch = &mut shown.launch;
-    launch.env.iter_mut().for_each(|(name, text)| *text = value(name, text));
+    launch.env.iter_mut().chain(&mut shown.args).for_each(|(name, text)| *text = value(name, text));
     launch.command = words(launch.command.iter().map(String::as_str));
     if let Some(Code::Path(path)) = &mut launch.code {
         *path = line(path);
     }
     shown.run.note.iter_mut().for_each(|text| *text = line(text));
     shown
+}
+
+/// Returns the command of the ranks with its arguments and the values of keys, without secrets.
+pub fn command(own: &Experiment) -> Vec<String> {
+    words(experiment(own).filled_launch().command.iter().map(String::as_str))
 }
 
 /// Replaces each character of a secret with a star, so that carets below the line still fit.
@@ -192,10 +197,17 @@ mod tests {
     fn hide_1_experiment_has_no_secret() {
         let text = "[run]\nname = \"x\"\nnote = \"at https://me:hunter2@h\"\n[launch]\n\
                     command = [\"t\", \"--password\", \"hunter2\"]\n\
-                    [launch.env]\nMY_TOKEN = \"hunter2\"\nA = \"1\"\nPROXY = \"http://me:hunter2@p\"\n";
+                    [launch.env]\nMY_TOKEN = \"hunter2\"\nA = \"1\"\nPROXY = \"http://me:hunter2@p\"\n\
+                    [args]\n\"hub.api_key\" = \"hunter2\"\n";
         let own: Experiment = toml::from_str(text).unwrap();
         let shown = toml::to_string(&experiment(&own)).unwrap();
         assert!(!shown.contains("hunter2") && shown.contains("A = \"1\""), "{shown}");
+        let mut named = own.clone();
+        named.launch.command.push("{args.hub.api_key}".into());
+        for own in [&own, &named] {
+            let shown = command(own).join(" ");
+            assert!(!shown.contains("hunter2") && shown.contains(STARS), "{shown}");
+        }
         let plain: Experiment = toml::from_str("[run]\nname = \"x\"\n[launch]\ncommand = [\"t\"]\n").unwrap();
         assert_eq!(experiment(&plain), plain);
     }

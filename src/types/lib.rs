@@ -2,7 +2,9 @@
 //!
 //! Configuration ([`host`], [`experiment`]), its resolved form ([`plan`]), and identifiers ([`ids`]).
 
+pub mod arguments;
 pub mod code;
+pub mod command;
 pub mod error;
 pub mod escape;
 pub mod exit;

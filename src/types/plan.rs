@@ -14,7 +14,9 @@ pub mod limits;
 mod resolve;
 mod wire;
 
-pub use environment::{rank_environment, ras_address, user_environment, visible_devices};
+pub use environment::{
+    RankContext, is_inheritable, rank_command, rank_environment, ras_address, visible_devices,
+};
 pub use limits::size_problem;
 pub use resolve::replan;
 
@@ -235,7 +237,7 @@ impl Plan {
 
     /// Returns the command of each rank as text, with the setup of each host.
     pub fn command_line(&self) -> String {
-        let command = hidden::words(self.experiment.launch.command.iter().map(String::as_str));
+        let command = hidden::command(&self.experiment);
         let words =
             command.iter().map(|word| match word.chars().all(|c| c.is_ascii_graphic() && c != '\'') {
                 true => word.clone(),
@@ -260,6 +262,16 @@ impl Plan {
         self.members()
             .flat_map(|planned| RequestedVariables::new(&launch, &planned.host).console_names())
             .collect()
+    }
+
+    /// Returns whether the only rank is an ordinary process, without torchrun's variables (PLAIN-1).
+    pub fn is_plain(&self) -> bool {
+        self.world_size() == 1 && self.experiment.launch.rank_variables == Some(false) && !self.is_builtin()
+    }
+
+    /// Returns whether the ranks get the secret of their generation.
+    pub fn shares_secret(&self) -> bool {
+        self.is_builtin() || self.experiment.launch.group_secret == Some(true)
     }
 
     /// Returns whether the built-in trainer runs, not a program of the user.

@@ -58,6 +58,8 @@ pub enum ValueKind {
     Environment,
     /// A table of strings with free names, and the noun for the strings.
     Names(&'static str),
+    /// A table of arguments: free, dotted names with texts, numbers, booleans or arrays.
+    Arguments,
     /// `"all"`, `"auto"`, a count, or a list of different indices.
     Gpus,
     /// A table of further keys.
@@ -123,6 +125,7 @@ impl ValueKind {
             ValueKind::Integers(range) => format!("a non-empty array of integers{}", integer_range(range)),
             ValueKind::Environment => "a table of strings".to_owned(),
             ValueKind::Names(what) => format!("a table of {what}"),
+            ValueKind::Arguments => "a table of texts, numbers, booleans or arrays".to_owned(),
             ValueKind::Gpus => "`\"all\"`, `\"auto\"`, a count or a list of indices".to_owned(),
             ValueKind::Table(_) | ValueKind::Tagged { .. } => "a table".to_owned(),
             ValueKind::Tables(_) => "an array of tables".to_owned(),

@@ -4,6 +4,7 @@
 use crate::error::HintedError;
 use crate::experiment::LaunchConfig;
 use crate::host::Host;
+use crate::template;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -68,9 +69,14 @@ pub fn is_of_launcher(name: &str) -> bool {
     begins(&OWN_SETTINGS) || !begins(&SETTINGS) && (begins(&LAUNCHERS) || LAUNCHED.contains(&name))
 }
 
+/// Returns whether a variable identifies a rank in its group.
+pub fn is_identity(name: &str) -> bool {
+    IDENTITY.contains(&name)
+}
+
 /// Returns why the user cannot set this variable of a rank, if so.
 pub fn reserved(name: &str) -> Option<HintedError> {
-    if IDENTITY.contains(&name) {
+    if is_identity(name) {
         return Some(HintedError::new(
             format!("`{name}` is reserved: rankdeck sets it for each rank"),
             "remove it",
@@ -261,6 +267,11 @@ impl RequestedVariables {
     /// Returns whether the console's variable is passed unchanged under the same name.
     pub fn passes(&self, name: &str) -> bool {
         self.entries.get(name).is_some_and(|template| *template == format!("${{{name}}}"))
+    }
+
+    /// Returns whether the value depends on the rank.
+    pub fn is_per_rank(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|template| template::names_rank(template))
     }
 
     /// Returns whether both use the same template for the variable.

@@ -90,18 +90,31 @@ fn program_runs_without_files() {
 }
 
 #[test]
+fn script_needs_no_separator_and_its_variables_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("train.py", "print(1)\n");
+    write("joins.py", "import os\nprint(os.environ['WORLD_SIZE'])\n");
+    for (name, is_plain) in [("train.py", true), ("joins.py", false)] {
+        let (code, out, err) = run(folder.path(), &["check", name, "--lr", "1"]);
+        assert!(code == 0 && out.contains(&format!("command  python3 {name} --lr 1")), "{out}{err}");
+        assert_eq!(out.contains("rank_variables = true"), is_plain, "{out}{err}");
+    }
+    let (code, out, err) = run(folder.path(), &["check", "--nproc", "1", "train.py"]);
+    assert!(code == 0 && out.contains("--nproc") && !out.contains("rank_variables"), "{out}{err}");
+    // An experiment file uses this machine, too.
+    write("e.toml", "[run]\nname = \"e\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n");
+    let (code, out, err) = run(folder.path(), &["check", "e.toml"]);
+    assert!(code == 0 && out.contains("rank_variables = true"), "{out}{err}");
+}
+
+#[test]
 fn non_experiment_prints_how_to_run() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, hint) in [
-        ("train.py", "rankdeck run -- python train.py"),
-        ("run.sh", "rankdeck run -- bash run.sh"),
-        ("conf.yaml", "TOML"),
-    ] {
-        std::fs::write(folder.path().join(name), "import os\n").unwrap();
-        for command in ["run", "check"] {
-            let (code, out, err) = run(folder.path(), &[command, name]);
-            assert!(code == 2 && err.contains(hint), "{out}{err}");
-        }
+    std::fs::write(folder.path().join("conf.yaml"), "lr: 1\n").unwrap();
+    for command in ["run", "check"] {
+        let (code, out, err) = run(folder.path(), &[command, "conf.yaml"]);
+        assert!(code == 2 && err.contains("rankdeck run -- python"), "{out}{err}");
     }
     for args in [
         &["run", "--hosts", "a,,b", "--", "true"][..],

@@ -154,6 +154,59 @@ fn program_on_two_hosts_has_the_torchrun_environment() {
     wait_until("agents leave", 20, || bench.processes().is_empty());
 }
 
+/// The console's output, and what each rank of the only run of this bench has printed.
+fn run_of(bench: &Bench, words: &[&str]) -> (String, BTreeMap<u32, String>) {
+    let mut command = rankdeck();
+    command.args(words).current_dir(bench.path()).env_remove("RANKDECK_HOSTS");
+    let output = command.env("XDG_CONFIG_HOME", bench.path()).env("HOME", bench.path()).output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let runs: Vec<_> = std::fs::read_dir(bench.path().join("runs")).unwrap().flatten().collect();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    let logs = rank_logs(bench, runs[0].file_name().to_str().unwrap());
+    (text, logs)
+}
+
+/// A script that names no variable: its arguments, and all names of its environment.
+const SEEN: &str =
+    "import os, sys\nprint('args', *sys.argv[1:])\nprint(' '.join(sorted(os.environ)), flush=True)\n";
+
+#[test]
+fn plain_1_script_alone_runs_as_python_runs_it() {
+    let bench = Bench::new();
+    bench.write("seen.py", SEEN);
+    let (text, logs) =
+        run_of(&bench, &["run", "--env", "MARK={rank}", "--headless", "seen.py", "--lr", "3e-4"]);
+    assert_eq!(logs.len(), 1, "{text}");
+    let words: Vec<&str> = logs[&0].split_whitespace().collect();
+    assert!(logs[&0].contains("args --lr 3e-4\n"), "{}", logs[&0]);
+    for name in ["RANKDECK_RANK", "RANKDECK_RANK_SEED", "MARK", "PATH"] {
+        assert!(words.contains(&name), "{name}: {}", logs[&0]);
+    }
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "RANKDECK_SECRET"] {
+        assert!(!words.contains(&name), "{name}: {}", logs[&0]);
+    }
+}
+
+#[test]
+fn torchrun_command_line_becomes_ranks() {
+    let bench = Bench::new();
+    bench.write("seen.py", SEEN);
+    let line =
+        ["run", "--headless", "torchrun", "--nproc-per-node=2", "--standalone", "seen.py", "--id={rank}"];
+    let (text, logs) = run_of(&bench, &line);
+    assert_eq!(logs.len(), 2, "{text}");
+    assert!(text.contains("--standalone"), "{text}");
+    for (rank, log) in logs {
+        let words: Vec<&str> = log.split_whitespace().collect();
+        let id = format!("--id={rank}");
+        for word in ["WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", id.as_str()] {
+            assert!(words.contains(&word), "{word}: {log}");
+        }
+    }
+}
+
 #[test]
 fn failed_rank_is_named_and_exits_1() {
     for (how, expected) in [("exit:3", "3"), ("signal:11", "SIGSEGV")] {

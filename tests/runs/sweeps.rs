@@ -100,6 +100,32 @@ fn seed_reaches_the_script_or_is_refused() {
 }
 
 #[test]
+fn argument_is_swept_and_equal_trials_are_named() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let script = bench.write(
+        "t.py",
+        "import sys, rankdeck\nlr = sys.argv[sys.argv.index('--lr') + 1]\n\
+         for i in range(1, 4): rankdeck.report(env_step=i, loss=min(float(lr), 0.5) / i)\n",
+    );
+    let command = format!("[\"python3\", {:?}, \"--lr\", \"9\"]", path(&script));
+    let experiment =
+        bench.write("experiment.toml", &format!("[run]\nname = \"s\"\n[launch]\ncommand = {command}\n"));
+    let common = ["run", path(&experiment), "--hosts", path(&hosts)];
+    let (code, text) = run_command(&bench, &[&common[..], &["--sweep", "args.lr=0.1,0.5,0.7"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(sweep(&bench).unwrap()["equal"], serde_json::json!([[1, 2]]), "{text}");
+    assert!(text.contains("trials 2 and 3"), "{text}");
+    // What reaches no program is refused before anything runs.
+    let before = std::fs::read_dir(bench.path().join("runs")).unwrap().count();
+    for axis in ["learn.gamma=0.1,0.2", "launch.stop_grace_s=1,2"] {
+        let (code, text) = run_command(&bench, &[&common[..], &["--sweep", axis]].concat());
+        assert!(code == Some(2) && text.contains("args."), "{axis}: {text}");
+    }
+    assert_eq!(std::fs::read_dir(bench.path().join("runs")).unwrap().count(), before);
+}
+
+#[test]
 fn host_without_a_slot_is_not_used_by_a_sweep() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(3, 1);

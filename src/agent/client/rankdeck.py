@@ -9,6 +9,7 @@
     rankdeck.image("seen", frame)                    # a picture: PNG, a path, an array
     if rankdeck.should_stop(): break                 # `rankdeck stop`, or a time limit
     torch.manual_seed(rankdeck.seed())               # `run.seed`, `--seeds`
+    env.reset(seed=rankdeck.seed(per_rank=True))     # the rank's own
 
 Ranks that rankdeck starts can import it as it is. To run the script elsewhere too, put this file next to it
 (`rankdeck client > rankdeck.py`): outside rankdeck its functions do nothing.
@@ -110,10 +111,14 @@ def should_stop():
     return bool(_guarded(_client.should_stop))
 
 
-def seed():
-    """The seed of the run (`run.seed`), equal on all ranks; 0 outside rankdeck."""
+def seed(per_rank=False):
+    """The seed of the run (`run.seed`), equal on all ranks; 0 outside rankdeck.
+
+    With `per_rank`, a seed of this rank alone that follows from it, the same in each generation: for environments and
+    exploration, where the ranks must differ.
+    """
     try:
-        return int(os.environ.get("RANKDECK_SEED") or 0)
+        return int(os.environ.get("RANKDECK_RANK_SEED" if per_rank else "RANKDECK_SEED") or 0)
     except ValueError:
         return 0
 

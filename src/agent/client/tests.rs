@@ -384,9 +384,10 @@ fn client_5_many_histograms_cost_little_and_the_rest_is_counted() {
 #[test]
 fn program_gets_its_seed_and_0_without_one() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "import rankdeck\nprint(rankdeck.seed())\n";
-    for (seed, expected) in [(Some("7"), "7\n"), (None, "0\n"), (Some("x"), "0\n")] {
+    let script = "import rankdeck\nprint(rankdeck.seed(), rankdeck.seed(per_rank=True))\n";
+    for (seed, expected) in [(Some("7"), "7 91\n"), (None, "0 91\n"), (Some("x"), "0 91\n")] {
         let mut command = python(folder.path(), 1, script);
+        command.env("RANKDECK_RANK_SEED", "91");
         match seed {
             Some(seed) => command.env("RANKDECK_SEED", seed),
             None => command.env_remove("RANKDECK_SEED"),

@@ -10,6 +10,7 @@ use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::{groups, libtorch};
 use rankdeck_proto::examination::{EnvFindings, EnvQuestion, HostQuestion, ProgramFinding};
 use rankdeck_proto::regular;
+use rankdeck_types::command::{CommandParts, CommandTarget};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::visible_devices;
 use rankdeck_types::setup::Uv;
@@ -62,10 +63,13 @@ try:
             pass
 except ImportError:
     pass
+# The script's own folder stands where -c puts the working directory.
 if sys.argv[1:]:
-    sys.path.insert(0, sys.argv[1])
+    sys.path[:int(sys.path[:1] == [""])] = [sys.argv[1]]
+missing = [name for name in sys.argv[2:] if lacks(name)]
 print("RANKDECK-PYTHON", json.dumps({
-    "missing": [name for name in sys.argv[2:] if lacks(name)],
+    "missing": missing,
+    "beside": [name for name in missing if os.path.isdir(name) or os.path.isfile(name + ".py")],
     "executable": sys.executable or "", "prefix": sys.prefix, "version": sys.version.split()[0],
     "torch": version, "cuda": cuda, "packages": packages,
 }))
@@ -85,6 +89,8 @@ pub(super) struct ProgramProbe {
 
 /// Runs the setup of a question's ranks, and finds their program.
 pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
+    let at_home = in_home(question);
+    let question = at_home.as_ref().unwrap_or(question);
     let Some(program) = question.command.first() else {
         let ready = !question.setup.is_empty();
         return ProgramProbe {
@@ -107,7 +113,10 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
     let is_python =
         Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let ask = if is_python { "exec \"$0\" -c \"$@\"" } else { "" };
-    let inner = format!("echo {READY}; printf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"; {ask}");
+    let inner = format!(
+        "echo {READY}; printf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"; \
+         printf 'RANKDECK-PYTHON3 %s\\n' \"$(command -v python3)\"; {ask}"
+    );
     let (folder_of_script, imports) = required_packages(question, &found);
     let mut words = vec![inner.as_str(), program, SCRIPT, &folder_of_script];
     words.extend(imports.iter().map(String::as_str));
@@ -123,12 +132,16 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
         |marker: &str| output.output.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
     found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
     if found.path.is_none() {
-        found.error = Some(HintedError::new(
-            format!("`{program}` not found in a non-login shell"),
-            "use its full path, or set `venv`, `conda` or `prelude` in the hosts file",
-        ));
+        let elsewhere =
+            "use its full path, pass `--venv DIR`, or set `venv`, `conda` or `prelude` in the hosts file";
+        let other = after("RANKDECK-PYTHON3").filter(|path| program == "python" && !path.is_empty());
+        let hint = match other {
+            Some(path) => format!("write `python3`, which exists there ({path}); or {elsewhere}"),
+            None => elsewhere.to_owned(),
+        };
+        found.error = Some(HintedError::new(format!("`{program}` not found in a non-login shell"), hint));
     }
-    found.python = after("RANKDECK-PYTHON").and_then(|text| serde_json::from_str(text).ok());
+    found.python = after("RANKDECK-PYTHON ").and_then(|text| serde_json::from_str(text).ok());
     if is_python && found.path.is_some() && found.python.is_none() {
         found.error = Some(HintedError::new(
             format!("cannot run `{program}`: {}", last_words(&output.errors)),
@@ -136,6 +149,15 @@ pub(super) fn probe(question: &HostQuestion, workdir: &Path) -> ProgramProbe {
         ));
     }
     ProgramProbe { program: Some(found), setup: None }
+}
+
+/// The question with the program's path, if it begins at the home directory.
+fn in_home(question: &HostQuestion) -> Option<HostQuestion> {
+    let program = question.command.first().filter(|program| program.starts_with("~/"))?;
+    let path = paths::program(program).into_string().ok()?;
+    let mut own = question.clone();
+    own.command[0] = path;
+    question.setup.container.is_none().then_some(own)
 }
 
 /// Returns the program if it is a path of the host: not a name in PATH, nothing inside a
@@ -247,24 +269,16 @@ fn last_words(errors: &str) -> String {
     if text.is_empty() { "no output".to_owned() } else { text }
 }
 
-/// The script among an interpreter's arguments.
+/// The script that the first program of a command runs: an interpreter, or torchrun.
 pub fn script_of(command: &[String]) -> Option<&str> {
-    let program = Path::new(command.first()?).file_name()?.to_string_lossy().into_owned();
-    if !["python", "torchrun", "bash", "sh"].iter().any(|name| program.starts_with(name)) {
-        return None;
-    }
-    for argument in command.get(1..)? {
-        match argument.as_str() {
-            // What follows is a program text or a module's name.
-            "-c" | "-m" => return None,
-            option if option.starts_with('-') => {}
-            path if path.ends_with(".py") || path.ends_with(".sh") => return Some(path),
-            // The value of an option, or something else that we do not understand.
-            _ if program.starts_with("torchrun") => {}
-            _ => return None,
+    let parts = CommandParts::of(command).filter(|parts| parts.program == 0)?;
+    match parts.target {
+        // A program that is a script is found by its own name.
+        CommandTarget::Script(path) if parts.arguments > 1 => {
+            Some(path).filter(|path| path.ends_with(".py") || path.ends_with(".sh"))
         }
+        _ => None,
     }
-    None
 }
 
 /// Runs the built-in trainer's GPU check in its own process: a failure at rank start becomes a finding
@@ -458,6 +472,8 @@ mod tests {
         assert_eq!(script_of(&words("python3 -m pkg.train")), None);
         assert_eq!(script_of(&words("python3 -c print(1) a.py")), None);
         assert_eq!(script_of(&words("./train a.py")), None);
+        assert_eq!(script_of(&words("./train.py a.py")), None);
+        assert_eq!(script_of(&words("env A=1 python train.py")), None);
         assert_eq!(script_of(&[]), None);
     }
 
@@ -501,6 +517,49 @@ mod tests {
         };
         let probed = super::probe(&builtin, folder.path());
         assert!(probed.program.is_none() && probed.setup.unwrap() == "because");
+    }
+
+    #[test]
+    fn missing_python_proposes_python3() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", bin.join("sh")).unwrap();
+        let error = |program: &str| {
+            let setup = Setup { prelude: Some(format!("PATH={}", bin.display())), ..Setup::default() };
+            let question = HostQuestion { command: words(program), setup, ..HostQuestion::default() };
+            super::probe(&question, folder.path()).program.unwrap().error.unwrap()
+        };
+        assert!(!error("python train.py").hint.contains("python3"));
+        std::fs::write(bin.join("python3"), "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(bin.join("python3"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let found = error("python train.py");
+        assert!(found.hint.contains("`python3`") && found.hint.contains("--venv"), "{found:?}");
+        assert!(!error("no-such-program").hint.contains("python3"));
+    }
+
+    #[test]
+    fn module_beside_the_folder_of_the_script_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("scripts/train.py", "import lib_of_top, lib_of_script\n"),
+            ("scripts/lib_of_script.py", ""),
+            ("lib_of_top/__init__.py", ""),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let missing = |env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let question =
+                HostQuestion { command: words("python3 scripts/train.py"), env, ..HostQuestion::default() };
+            let python = super::probe(&question, folder.path()).program.unwrap().python.unwrap();
+            assert_eq!(python.missing, python.beside);
+            python.missing
+        };
+        assert_eq!(missing(&[]), ["lib_of_top"], "sys.path begins with the script's folder");
+        assert_eq!(missing(&[("PYTHONPATH", ".")]), [""; 0]);
     }
 
     #[test]

@@ -21,15 +21,13 @@ const SOURCES: [(&str, &str); 6] = [
     ("rankdeck.py", crate::client::SOURCE),
 ];
 
-/// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6;
-/// the files lie in `folder`. Timing is left alone: it may hang PyTorch's own watchdog.
-pub(crate) fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
-    let files = folder.join("fr_rank_");
+/// Variables that make PyTorch keep and write its Flight Recorder; the files lie in `folder`. The hook adds the
+/// names of PyTorch before 2.8, of which newer versions warn. Timing is left alone: it may hang PyTorch's own
+/// watchdog.
+pub(crate) fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 4] {
     [
         ("TORCH_FR_BUFFER_SIZE", "2000".into()),
-        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000".into()),
-        ("TORCH_FR_DUMP_TEMP_FILE", files.clone()),
-        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", files),
+        ("TORCH_FR_DUMP_TEMP_FILE", folder.join("fr_rank_")),
         ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1".into()),
         ("PYTHONFAULTHANDLER", "1".into()),
     ]

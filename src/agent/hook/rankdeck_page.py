@@ -288,9 +288,7 @@ def open_page(phase=RENDEZVOUS):
         owner = os.environ.get("RANKDECK_HOOK_PID")
         if owner and owner != str(os.getpid()):
             return
-        # A script may set RANK anew.
-        rank = int(os.environ.get("RANKDECK_RANK") or os.environ["RANK"])
-        page = Page(os.environ["RANKDECK_STATUS_PAGE"], rank, int(os.environ.get("RANKDECK_GENERATION", "0")), phase)
+        page = Page(os.environ["RANKDECK_STATUS_PAGE"], int(os.environ["RANKDECK_RANK"]), int(os.environ.get("RANKDECK_GENERATION", "0")), phase)
         os.environ["RANKDECK_HOOK_PID"] = str(os.getpid())
         os.register_at_fork(after_in_child=_forget)
     except Exception as error:

@@ -24,6 +24,11 @@ Rules:
 import os
 import sys
 
+# Variables of PyTorch's Flight Recorder, and their names before PyTorch 2.8.
+_RENAMED = (
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -66,11 +71,24 @@ class _Loader:
         return self._inner.create_module(spec)
 
     def exec_module(self, module):
+        _name_recorder()
         self._inner.exec_module(module)
         try:
             self._then(module)
         except Exception:
             pass
+
+
+def _name_recorder():
+    """Sets the Flight Recorder's variables under the names that this PyTorch reads: newer ones warn of the old names."""
+    try:
+        version = str(sys.modules["torch"].__version__).split(".")
+        if (int(version[0]), int(version[1])) < (2, 8):
+            for name, before in _RENAMED:
+                if name in os.environ:
+                    os.environ.setdefault(before, os.environ[name])
+    except Exception:
+        pass
 
 
 class _Finder:
@@ -199,7 +217,7 @@ def _chain():
     spec.loader.exec_module(module)
 
 
-if os.environ.get("RANK") and os.environ.get("RANKDECK_STATUS_PAGE") and sys.version_info >= (3, 8):
+if os.environ.get("RANKDECK_RANK") and os.environ.get("RANKDECK_STATUS_PAGE") and sys.version_info >= (3, 8):
     sys.meta_path.insert(0, _Finder)
     if os.environ.get("RANKDECK_EVENTS"):
         _watch_end()

@@ -62,7 +62,8 @@ fn python(folder: &Path, page: &Path) -> Command {
     command
         .arg(folder.join("train.py"))
         .env("PYTHONPATH", format!("{}:{}", folder.join("python").display(), folder.display()))
-        .env("RANK", "0")
+        .env("RANKDECK_RANK", "0")
+        .env_remove("RANK")
         .env("RANKDECK_STATUS_PAGE", page)
         .env_remove("RANKDECK_HOOK_PID")
         .env_remove("WORLD_SIZE");
@@ -187,6 +188,21 @@ fn hook_8_steps_count_with_and_without_a_group() {
     assert_eq!(run(forms, "2"), Some((3, 3, true)), "each step once");
     let forks = "import os\no.step()\nif os.fork() == 0:\n    o.step()\n    os._exit(0)\nos.wait()\n";
     assert_eq!(run(forks, "2"), Some((1, 0, false)), "HOOK-3");
+}
+
+/// A rank without torchrun's variables has the hook, too; so do the names of its Flight Recorder.
+#[test]
+fn recorder_has_the_names_that_the_torch_reads() {
+    let old = "TORCH_NCCL_TRACE_BUFFER_SIZE";
+    let script = format!("import os\nimport torch.distributed\nprint(os.environ.get('{old}'))\n");
+    for (version, expected) in [("2.6.0", "2000"), ("2.8.0+cu128", "None"), ("2.11", "None"), ("x", "None")] {
+        let made = folder(&script);
+        let text = format!("float32 = 1\n__version__ = '{version}'\n");
+        std::fs::write(made.path().join("torch/__init__.py"), text).unwrap();
+        let mut command = python(made.path(), &made.path().join("rank0.page"));
+        let output = command.env("TORCH_FR_BUFFER_SIZE", "2000").env_remove(old).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{version}: {output:?}");
+    }
 }
 
 /// Body of the next test in a process of its own.
@@ -334,6 +350,7 @@ fn two_ranks(python: &str, folder: &Path, script: &str) -> [Child; 2] {
         let mut command = Command::new(python);
         command.arg(folder.join("train.py"));
         command.env("PYTHONPATH", folder.join("python")).env("RANK", rank.to_string());
+        command.env("RANKDECK_RANK", rank.to_string());
         command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         command.env("OMP_NUM_THREADS", "1");
         command.env("RANKDECK_STATUS_PAGE", page_of(folder, rank)).spawn().unwrap()

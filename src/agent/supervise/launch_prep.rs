@@ -5,7 +5,7 @@
 //! [`PreparedHost::command`] returns the command of a rank.
 
 use crate::hook;
-use crate::paths::RunPaths;
+use crate::paths::{self, RunPaths};
 use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::spawn::RankCommand;
 use crate::supervise::{libtorch, script_checkpoints};
@@ -16,13 +16,18 @@ use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::{pack, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
-use rankdeck_types::variables::{self, PassedVariables, RequestedVariables};
+use rankdeck_types::plan::{
+    PlannedHost, PlannedRank, RankContext, is_inheritable, rank_command, rank_environment,
+};
+use rankdeck_types::variables::{PassedVariables, RequestedVariables};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// The list of GPUs that a process sees.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Facts about the host, fixed at the agent's start.
 #[derive(Debug, Clone)]
@@ -67,16 +72,14 @@ impl PreparedHost {
         rank: &PlannedRank,
         inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<RankCommand, String> {
-        let inherited: BTreeMap<OsString, OsString> =
-            inherited.filter(|(name, _)| reaches_ranks(&name.to_string_lossy())).collect();
+        let inherited: BTreeMap<OsString, OsString> = inherited.collect();
         let visible = inherited
-            .get(&OsString::from("CUDA_VISIBLE_DEVICES"))
+            .get(OsStr::new(VISIBLE))
             .map(|list| list.to_string_lossy().into_owned())
             .filter(|list| !list.is_empty());
-        let visible = visible.as_deref();
         Ok(RankCommand {
-            argv: self.argv(spec, rank, visible)?,
-            env: self.environment(spec, rank, inherited, visible),
+            argv: self.argv(spec, rank, visible.as_deref())?,
+            env: self.environment(spec, rank, inherited),
             workdir: self.folder.clone(),
             log: self.facts.paths.rank_log(spec.generation, rank.rank),
             // Checkpoints, replay and TensorBoard files are private; programs of the user decide for
@@ -100,7 +103,15 @@ impl PreparedHost {
             })?;
             vec![trainer.into(), "--config".into(), self.facts.paths.experiment(spec.generation).into()]
         } else {
-            spec.plan.experiment.filled_launch().command.into_iter().map(OsString::from).collect()
+            let words = rank_command(&spec.plan, rank, visible, &self.facts.paths.run_dir);
+            let mut words = words.into_iter();
+            // A container has a home of its own.
+            let in_container = self.host.host.setup.container.is_some();
+            let program = words.next().map(|word| match in_container {
+                true => word.into(),
+                false => paths::program(&word),
+            });
+            program.into_iter().chain(words.map(OsString::from)).collect()
         };
         let container = self.container(spec, rank, visible);
         let stage = ScriptContext {
@@ -125,74 +136,56 @@ impl PreparedHost {
                 folders.push(folder);
             }
         }
+        let visible = visible.map(|list| (VISIBLE.into(), list.into()));
         Container {
             name: setup::container_name(&spec.plan.run, spec.generation, rank.rank),
             folders,
-            variables: self.environment(spec, rank, BTreeMap::new(), visible).into_keys().collect(),
+            variables: self.environment(spec, rank, visible.into_iter().collect()).into_keys().collect(),
             gpu: rank.gpu.is_some(),
         }
     }
 
-    /// Returns the environment of a rank. Later ones win: the agent's own environment, the plan, the user's
-    /// variables, paths of this host. `visible`: GPUs that the agent may use, as `CUDA_VISIBLE_DEVICES` lists
-    /// them.
+    /// Returns the environment of a rank, from the plan and from facts of this host.
     fn environment(
         &self,
         spec: &LaunchSpec,
         rank: &PlannedRank,
         inherited: BTreeMap<OsString, OsString>,
-        visible: Option<&str>,
     ) -> BTreeMap<OsString, OsString> {
         let LaunchSpec { plan, generation, master_addr, master_port, .. } = spec;
-        let planned = rank_environment(plan, rank, *generation, master_addr, *master_port, visible);
-        let mut env = inherited;
-        env.extend(planned.into_iter().map(|(name, value)| (name.into(), value.into())));
-        let users = user_environment(&spec.plan, &self.host);
-        env.extend(users.into_iter().map(|(name, value)| (name.into(), value.into())));
-        env.extend(self.private.variables.reveal().map(|(name, value)| (name.into(), value.into())));
-        if let Some(libtorch) = &self.libtorch {
-            prepend(&mut env, "LD_LIBRARY_PATH", &libtorch.join("lib"));
-        }
-        if let Some(hook) = &self.hook {
-            prepend(&mut env, "PYTHONPATH", hook);
-            let folder = self.facts.paths.generation_dir(spec.generation);
-            for (name, value) in hook::recorder_environment(&folder) {
-                env.entry(name.into()).or_insert(value.into());
-            }
-        }
         let paths = &self.facts.paths;
-        let mut own = |name: &str, value: OsString| env.insert(name.into(), value);
-        own("RANKDECK_RANK", rank.rank.to_string().into());
-        own("RANKDECK_AGENT", self.facts.agent.clone().into());
-        own("RANKDECK_RUN_DIR", paths.run_dir.clone().into());
-        own("RANKDECK_STATUS_PAGE", paths.page(spec.generation, rank.rank).into());
-        own("RANKDECK_EVENTS", self.facts.events.clone().into());
-        if !spec.plan.experiment.watch.fingerprint_weights {
-            own("RANKDECK_FINGERPRINTS", "0".into());
-        }
-        if let Some(secret) = &self.private.secret {
-            own(GroupSecret::VARIABLE, secret.to_hex().into());
-        }
-        let requested = RequestedVariables::new(&spec.plan.experiment.filled_launch(), &self.host.host);
+        let mut own: Vec<(&'static str, OsString)> = vec![
+            ("RANKDECK_AGENT", self.facts.agent.clone().into()),
+            ("RANKDECK_RUN_DIR", paths.run_dir.clone().into()),
+            ("RANKDECK_STATUS_PAGE", paths.page(*generation, rank.rank).into()),
+            ("RANKDECK_EVENTS", self.facts.events.clone().into()),
+        ];
+        own.extend(self.private.secret.iter().map(|secret| (GroupSecret::VARIABLE, secret.to_hex().into())));
+        let requested = RequestedVariables::new(&plan.experiment.filled_launch(), &self.host.host);
         if !requested.is_empty() {
             // Who shows an environment leaves their values out (REACH-1).
-            own(HIDDEN, requested.names().collect::<Vec<_>>().join(",").into());
+            own.push((HIDDEN, requested.names().collect::<Vec<_>>().join(",").into()));
         }
-        if let Some(resume) = &spec.resume {
-            own("RANKDECK_RESUME", resume.into());
-        }
-        env
+        own.extend(spec.resume.iter().map(|resume| ("RANKDECK_RESUME", resume.into())));
+        let recorder = self.hook.iter().flat_map(|_| {
+            hook::recorder_environment(&paths.generation_dir(*generation))
+                .map(|(name, value)| (name, value.into_os_string()))
+        });
+        let context = RankContext {
+            inherited,
+            libraries: self.libtorch.as_ref().map(|libtorch| libtorch.join("lib")),
+            hook: self.hook.as_deref(),
+            defaults: recorder.collect(),
+            own,
+            ..RankContext::new(
+                *generation,
+                (master_addr.as_str(), *master_port),
+                &paths.run_dir,
+                &self.private.variables,
+            )
+        };
+        rank_environment(plan, rank, context)
     }
-}
-
-/// Puts a directory at the front of a variable that lists directories.
-fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
-    let mut list = folder.as_os_str().to_owned();
-    if let Some(rest) = env.get(&OsString::from(name)).filter(|rest| !rest.is_empty()) {
-        list.push(":");
-        list.push(rest);
-    }
-    env.insert(name.into(), list);
 }
 
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
@@ -341,12 +334,7 @@ fn requested_variables(spec: &LaunchSpec) -> RequestedVariables {
 
 /// The agent's own environment has it, and ranks inherit that.
 pub(crate) fn is_inherited(name: &str) -> bool {
-    reaches_ranks(name) && std::env::var_os(name).is_some()
-}
-
-/// Ranks inherit this variable: it does not describe the process of another rank or launcher.
-fn reaches_ranks(name: &str) -> bool {
-    !name.starts_with("RANKDECK_") && !variables::is_of_launcher(name)
+    is_inheritable(name) && std::env::var_os(name).is_some()
 }
 
 #[cfg(test)]
@@ -402,6 +390,13 @@ mod tests {
         }
     }
 
+    /// The launch on this host.
+    fn on_host(spec: &LaunchSpec, host: &PlannedHost) -> LaunchSpec {
+        let mut spec = spec.clone();
+        spec.plan.hosts = vec![host.clone()];
+        spec
+    }
+
     const RANK: PlannedRank =
         PlannedRank { rank: Rank(3), local_rank: LocalRank(1), node_rank: NodeRank(1), gpu: Some(1) };
 
@@ -409,7 +404,8 @@ mod tests {
         let inherited =
             [("HOME", "/h"), ("RANKDECK_RUN", "other"), ("LD_LIBRARY_PATH", "/x"), ("PATH", "/bin")];
         let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let command = prepared(host).command(&spec("[\"true\"]"), &RANK, inherited).unwrap();
+        let spec = on_host(&spec("[\"true\"]"), &host);
+        let command = prepared(host).command(&spec, &RANK, inherited).unwrap();
         command.env.into_iter().map(|(n, v)| (n.into_string().unwrap(), v.into_string().unwrap())).collect()
     }
 
@@ -476,7 +472,8 @@ mod tests {
                 ("TORCHELASTIC_ERROR_FILE", "/other"),
             ];
             let inherited = inherited.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-            let env = prepared(host).command(spec, &RANK, inherited.into_iter()).unwrap().env;
+            let spec = on_host(spec, &host);
+            let env = prepared(host).command(&spec, &RANK, inherited.into_iter()).unwrap().env;
             let ours = |name: &&OsString| {
                 ["SLURM_", "PMI_", "OMPI_", "TORCHELASTIC_ERROR"]
                     .iter()
@@ -517,7 +514,8 @@ mod tests {
     fn container_inherits_variables_by_name_only() {
         let mut host = host(&[("TOKEN", "hidden")]);
         host.host.setup.container = Some("docker --shm-size 8g image:1".into());
-        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]"), &RANK, None).unwrap();
+        let spec = on_host(&spec("[\"python\", \"a b.py\"]"), &host);
+        let argv = prepared(host).argv(&spec, &RANK, None).unwrap();
         let script = argv[2].to_str().unwrap();
         let last = script.lines().last().unwrap();
         for part in [

@@ -1,8 +1,8 @@
 //! Options of each command, with their help texts.
 
 use super::values::{
-    CheckpointSource, LAST, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_seconds,
-    parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
+    CheckpointSource, LAST, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_env,
+    parse_seconds, parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
 };
 use super::{EXIT_CODES, HostKeyArgs, OutputArgs, PrintArgs, SubjectArgs};
 use crate::app::graphics::Graphics;
@@ -133,6 +133,14 @@ pub(crate) struct SbatchArgs {
     /// Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub(crate) set: Vec<String>,
+    /// Virtual environment to activate on every node [default: hosts file]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) venv: Option<String>,
+    /// Set a variable of the ranks (`launch.env`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_env)]
+    pub(crate) env: Vec<String>,
     /// Pass an option to sbatch (`--option=--partition=gpu`)
     ///
     /// Can be repeated.

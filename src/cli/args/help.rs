@@ -50,10 +50,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("run", &[
         ("Launch on the hosts of hosts.toml", "rankdeck run ppo.toml"),
         ("Launch a script without an experiment file", "rankdeck run --hosts gpu-a,gpu-b -- python train.py --lr 3e-4"),
+        ("Two ranks on this machine, in a virtual environment", "rankdeck run --nproc 2 --venv ~/venv -- python train.py"),
+        ("Translate a torchrun command line into ranks", "rankdeck run -- torchrun --nproc-per-node 2 train.py"),
         ("Override a config key and stop after a million steps", "rankdeck run ppo.toml --set learn.gamma=0.98 --until steps=1e6"),
         ("Start from the best checkpoint of another run", "rankdeck run ppo.toml --from ppo-2026:best"),
         ("Launch and detach", "rankdeck run ppo.toml --detach"),
         ("Launch one run per seed", "rankdeck run ppo.toml --seeds 1..5"),
+        ("Launch one run per learning rate of a script", "rankdeck run train.toml --sweep args.lr=1e-4,3e-4"),
         ("Print evaluations as JSON", "rankdeck run ppo.toml --json | jq -c 'select(.kind == \"eval\")'"),
     ]),
     ("attach", &[

@@ -5,6 +5,7 @@
 
 mod commands;
 pub(crate) mod help;
+pub(crate) mod program_words;
 pub(crate) mod values;
 
 pub(crate) use commands::{
@@ -262,7 +263,8 @@ pub(crate) struct SubjectArgs {
     pub(crate) experiment: Option<PathBuf>,
     /// Command to run on every rank, without an experiment file
     ///
-    /// Example: `-- python train.py --lr 3e-4`. On SSH hosts, the current directory is uploaded.
+    /// Example: `-- python train.py --lr 3e-4`. On SSH hosts, the current directory is uploaded. `--` may be left
+    /// out: `train.py --lr 3e-4` runs with python3.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "experiment")]
     pub(crate) command: Vec<String>,
     /// Ranks per host [default: hosts file, else one per GPU, else 1]
@@ -272,6 +274,29 @@ pub(crate) struct SubjectArgs {
     /// GPU indices as in `nvidia-smi`, or `all` [default: hosts file]
     #[arg(long, value_name = "N,N|all", value_parser = values::parse_gpus, help_heading = "Hosts")]
     pub(crate) gpus: Option<GpuSelection>,
+    /// Run `torchrun` and other launchers as they are, as one rank per host
+    ///
+    /// Otherwise their command lines are translated: rankdeck starts the ranks itself.
+    #[arg(long)]
+    pub(crate) keep_launcher: bool,
+    /// Virtual environment to activate on every host [default: hosts file]
+    ///
+    /// A relative path starts at the host's `workdir`.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) venv: Option<String>,
+    /// Set a variable of the ranks (`launch.env`)
+    ///
+    /// Can be repeated. `${NAME}` in VALUE is this console's variable.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = values::parse_env)]
+    pub(crate) env: Vec<String>,
+}
+
+impl SubjectArgs {
+    /// Returns the overrides that these options stand for.
+    pub(crate) fn sets(&self) -> Vec<String> {
+        let keep = self.keep_launcher.then(|| "launch.keep_launcher=true".to_owned());
+        self.env.iter().cloned().chain(keep).collect()
+    }
 }
 
 /// How a run is shown.

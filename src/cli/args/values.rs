@@ -41,6 +41,16 @@ pub(crate) fn parse_set(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses `NAME=VALUE` into the override of a variable of the ranks.
+pub(crate) fn parse_env(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((name, value)) if rankdeck_types::variables::is_name(name) => {
+            Ok(format!("launch.env.{name}={}", toml::Value::String(value.to_owned())))
+        }
+        _ => Err("expected NAME=VALUE, such as WANDB_MODE=offline".to_owned()),
+    }
+}
+
 /// Parses `0,1`, `all` or `auto`, as `gpus` in the hosts file.
 pub(crate) fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
     if matches!(text, "all" | "auto") {
@@ -289,6 +299,15 @@ mod tests {
         assert_eq!(parse_gpus("all"), Ok(GpuSelection::Word("all".into())));
         for wrong in ["", "some", "1,,2", "-1"] {
             assert!(parse_gpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn variable_is_an_override() {
+        assert_eq!(parse_env("A=b \"c\"=1"), Ok("launch.env.A='b \"c\"=1'".to_owned()));
+        assert_eq!(parse_env("A="), Ok("launch.env.A=\"\"".to_owned()));
+        for wrong in ["", "A", "=1", "a-b=1"] {
+            assert!(parse_env(wrong).is_err(), "{wrong}");
         }
     }
 

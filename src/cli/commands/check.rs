@@ -9,14 +9,14 @@ use crate::cli::support::preflight::{
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::run_id::new_run_id;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::{Failure, code, git, interrupt, print, seed, sources};
+use crate::cli::support::{Failure, code, git, interrupt, print, rank_variables, seed, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::{folders, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::plan::{Plan, PlanDraft};
 use rankdeck_types::words::{bytes, plural};
 use rankdeck_types::{hidden, quote};
 use serde_json::Value;
@@ -29,18 +29,27 @@ use std::time::{Duration, Instant};
 /// Runs `rankdeck check`.
 pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Failure> {
     let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
+    if !args.output.quiet
+        && let Some(line) = rankdeck_config::translation(&experiment, &args.set)
+    {
+        stderr::line(&line);
+    }
     let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
         let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &args.set, |experiment| {
             new_run_id(&experiment.run.name)
         })?;
+        if seed::is_set(&args.set) {
+            seed::demand(&draft.experiment, &experiment, &draft.hosts)?;
+        }
         let packed = provision::pack_code(&draft, &experiment)?;
         Ok((draft, packed))
     };
-    let (draft, packed) = drafted().inspect_err(|failure| {
+    let (mut draft, packed) = drafted().inspect_err(|failure| {
         if args.output.json {
             preflight::print_failed_plan("check_finished", failure);
         }
     })?;
+    let why = rank_variables::decide(&mut draft, &hosts_from, &experiment);
     let locator = Locator::new(&hosts_from, &experiment);
     let subject = PreflightInput {
         draft: &draft,
@@ -66,7 +75,10 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
             false => preflight::print(&report, &locator),
         }
         if !args.output.quiet && report.count(CheckStatus::Failed) == 0 {
-            command_lines(&draft, packed.as_ref(), experiment.folder()).iter().for_each(|line| {
+            let plan = report.plan.as_ref().and_then(|plan| plan.as_ref().ok());
+            let lines = command_lines(&draft, packed.as_ref(), experiment.folder());
+            let variables = plan.zip(why).map(|(plan, why)| variables_line(plan, why));
+            lines.iter().chain(&variables).for_each(|line| {
                 print::stdout(line);
             });
         }
@@ -84,12 +96,24 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
     Ok(report.code())
 }
 
+/// Describes which of torchrun's variables the ranks get. `why`: the reason if there is a single rank.
+fn variables_line(plan: &Plan, why: &str) -> String {
+    let why = if plan.world_size() > 1 { "there are several ranks" } else { why };
+    match plan.is_plain() {
+        true => format!(
+            "  ranks    an ordinary process without RANK, WORLD_SIZE and the like: {why}; \
+             `launch.rank_variables = true` sets them"
+        ),
+        false => format!("  ranks    RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and the like are set: {why}"),
+    }
+}
+
 /// Describes the command and the code of the ranks, as part of the plan.
 fn command_lines(draft: &PlanDraft, packed: Option<&provision::PackedCode>, folder: PathBuf) -> Vec<String> {
     let launch = &draft.experiment.launch;
     let mut lines = Vec::new();
     if !launch.command.is_empty() {
-        let command = hidden::words(launch.command.iter().map(String::as_str));
+        let command = hidden::command(&draft.experiment);
         lines.push(format!("  command  {}", quote::words(command.iter().map(String::as_str))));
     }
     lines.push(match (packed, launch.command.is_empty()) {

@@ -12,7 +12,9 @@ use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::relaunch::{self, RelaunchSpec};
 use crate::cli::support::run_id::{RUNS, claimed_run_id};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::{Failure, git, interrupt, preflight, resume_from, seed, sources, sweep};
+use crate::cli::support::{
+    Failure, git, interrupt, preflight, rank_variables, resume_from, seed, sources, sweep,
+};
 use rankdeck_config::locate::Locator;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::Goal;
@@ -34,10 +36,16 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
     sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
     let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
+    if !args.output.quiet
+        && let Some(line) = rankdeck_config::translation(&experiment, &sets)
+    {
+        stderr::line(&line);
+    }
     let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
-        let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
+        let mut draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
             claimed_run_id(&experiment.run.name)
         })?;
+        rank_variables::decide(&mut draft, &hosts_from, &experiment);
         if seed::is_set(&sets) {
             seed::demand(&draft.experiment, &experiment, &draft.hosts)?;
         }

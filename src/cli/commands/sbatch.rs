@@ -29,6 +29,9 @@ pub(crate) fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failu
         }
     };
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
+    if let Some(line) = rankdeck_config::translation(&source, &args.set) {
+        args.output.progress(&line);
+    }
     if seed::is_set(&args.set) {
         seed::demand(&experiment, &source, &[])?;
     }
@@ -316,6 +319,7 @@ fn script(
     if Path::new(&hosts).exists() {
         words.extend(["--hosts", hosts.as_str()]);
     }
+    words.extend(args.venv.iter().flat_map(|venv| ["--venv", venv.as_str()]));
     // The time before the limit, minus the time of a verified stop.
     let warned = f64::from(args.stop_before_s.saturating_sub(VERIFY_S).max(1)).min(launch.stop_limit_s);
     let limit = format!("launch.stop_limit_s={warned:?}");
@@ -385,6 +389,8 @@ mod tests {
             gpus_per_node: 4,
             time: Some("1:00:00".into()),
             set: vec!["run.seed=3".into()],
+            venv: Some("~/v".into()),
+            env: Vec::new(),
             option: Vec::new(),
             stop_before_s: 90,
             requeue: false,
@@ -415,6 +421,7 @@ mod tests {
         }
         let last: Vec<&str> = text.lines().rev().take(3).collect();
         assert!(last[2].starts_with("exec /bin/rankdeck run 'my exp.toml' --slurm --headless"), "{text}");
+        assert!(last[2].contains(" --venv '~/v' "), "{text}");
         assert!(last[2].ends_with("--set launch.stop_limit_s=70.0 --set-stdin <<'RANKDECK-SET'"), "{text}");
         assert_eq!(last[..2], ["RANKDECK-SET", r#"["run.seed=3"]"#], "ARGV-1");
         let again = SbatchArgs { requeue: true, ..args() };

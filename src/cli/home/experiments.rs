@@ -2,6 +2,7 @@
 
 use crate::cli::preflight;
 use crate::cli::run_id::new_run_id;
+use crate::cli::support::seed;
 use rankdeck_config::{ExperimentSource, HostsSource, load_draft, load_experiment};
 use rankdeck_proto::regular;
 use rankdeck_tui::home::{ExperimentFile, Home, LaunchPreview};
@@ -101,6 +102,11 @@ pub(super) fn preview(
         Ok(draft) => draft,
         Err(error) => return preview(error.to_string().lines().map(str::to_owned).collect(), false),
     };
+    if seed::is_set(&sets)
+        && let Err(failure) = seed::demand(&draft.experiment, &source, &draft.hosts)
+    {
+        return preview(failure.lines(), false);
+    }
     if !chosen.is_empty() {
         let out = draft.hosts.iter().map(|host| host.name.clone()).filter(|name| !chosen.contains(name));
         draft.excluded = out.collect();
@@ -152,6 +158,8 @@ mod tests {
         assert!(plan.fits && plan.lines.join("\n").contains("world_size 3"), "{plan:?}");
         let wrong = made("run.nonsense=1", &probes);
         assert!(!wrong.fits && wrong.lines.join("\n").contains("nonsense"), "{wrong:?}");
+        let seed = made("run.seed=7", &probes);
+        assert!(!seed.fits && seed.lines.join("\n").contains("{seed}"), "{seed:?}");
         let only = ["b".to_owned()].into();
         let chosen = preview(&source, path.clone(), String::new(), &only, &probes);
         assert!(chosen.lines.join("\n").contains("world_size 1"), "{chosen:?}");

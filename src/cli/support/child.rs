@@ -54,8 +54,14 @@ pub(crate) fn spawn(
     Ok(child)
 }
 
-/// Adds the overrides on stdin to a command that has `--set-stdin`.
+/// Adds the overrides of other options (`--env`), and those on stdin, to a command that has them.
 pub(crate) fn read_sets(command: &mut CliCommand) -> Result<(), Failure> {
+    match command {
+        CliCommand::Run(args) => args.set.extend(args.subject.sets()),
+        CliCommand::Check(args) => args.set.extend(args.subject.sets()),
+        CliCommand::Sbatch(args) => args.set.append(&mut args.env),
+        _ => {}
+    }
     let sets = match command {
         CliCommand::Run(args) if args.set_stdin => &mut args.set,
         CliCommand::Check(args) if args.set_stdin => &mut args.set,

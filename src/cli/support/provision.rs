@@ -20,6 +20,7 @@ use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::words::clean;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -80,9 +81,11 @@ pub(crate) fn pack_code(
         ends.map(|end| &path[..end])
             .all(|part| keep(part) && !pack.dangling.iter().any(|(link, _)| link == part))
     };
-    let imports = script.map(|script| imports(&folder, script, &arrives)).unwrap_or_default();
+    let roots = search_path(draft);
+    let imports = script.map(|script| imports(&folder, script, &roots, &arrives)).unwrap_or_default();
     let left_out = left_out(&never_uploaded.into_inner(), &pack.dangling, &imports.left_out);
-    let code = PushedCode { hash: pack.hash.clone(), has_script, imports: imports.elsewhere, left_out };
+    let (hash, beside) = (pack.hash.clone(), imports.beside);
+    let code = PushedCode { hash, has_script, imports: imports.elsewhere, beside, left_out };
     Ok(Some(PackedCode { pack, code }))
 }
 
@@ -121,17 +124,29 @@ fn left_out(folders: &[String], dangling: &[(String, PathBuf)], imports: &[Strin
     (!found.is_empty()).then(|| HintedError::new(text, hints.join("; ")))
 }
 
+/// Returns the directories of the code that `PYTHONPATH` adds to those in which Python searches.
+fn search_path(draft: &PlanDraft) -> Vec<String> {
+    let of = |env: &BTreeMap<String, String>| env.get("PYTHONPATH").cloned().unwrap_or_default();
+    let lists = draft.hosts.iter().map(|host| of(&host.env)).chain([of(&draft.experiment.launch.env)]);
+    let folders = lists.flat_map(|list| list.split(':').map(str::to_owned).collect::<Vec<_>>());
+    let relative = folders.filter(|folder| !folder.is_empty() && !folder.starts_with(['/', '~', '$']));
+    relative.map(|folder| folder.trim_start_matches("./").trim_matches(['/', '.']).to_owned()).collect()
+}
+
 /// Modules that a script imports.
 #[derive(Debug, Default)]
 struct ScriptImports {
     /// Packages from elsewhere.
     elsewhere: Vec<String>,
+    /// Those of them that are at the top of the code: Python searches the script's own folder.
+    beside: Vec<String>,
     /// Own modules that do not arrive on the hosts, as paths; also among `elsewhere`.
     left_out: Vec<String>,
 }
 
-/// Returns what a script of `folder` imports. `arrives`: a path of `folder` is uploaded.
-fn imports(folder: &Path, script: &str, arrives: &dyn Fn(&str) -> bool) -> ScriptImports {
+/// Returns what a script of `folder` imports. `roots`: directories of `folder` in which Python searches, besides the
+/// script's own. `arrives`: a path of `folder` is uploaded.
+fn imports(folder: &Path, script: &str, roots: &[String], arrives: &dyn Fn(&str) -> bool) -> ScriptImports {
     let text = regular::read_text(&folder.join(script)).unwrap_or_default();
     let mut found = ScriptImports::default();
     if !script.ends_with(".py") {
@@ -141,16 +156,18 @@ fn imports(folder: &Path, script: &str, arrives: &dyn Fn(&str) -> bool) -> Scrip
     for name in rankdeck_agent::examine::imports_of(&text) {
         let below =
             |at: &str, name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}/{name}") };
-        let own: Vec<String> = ["", script_dir]
-            .iter()
-            .flat_map(|&at| [below(at, &name), below(at, &format!("{name}.py"))])
-            .filter(|path| match path.ends_with(".py") {
-                true => folder.join(path).is_file(),
-                false => folder.join(path).is_dir(),
-            })
-            .collect();
+        let paths = |at: &str| [below(at, &name), below(at, &format!("{name}.py"))];
+        let exists = |path: &String| match path.ends_with(".py") {
+            true => folder.join(path).is_file(),
+            false => folder.join(path).is_dir(),
+        };
+        let searched = roots.iter().map(String::as_str).chain([script_dir]);
+        let own: Vec<String> = searched.flat_map(paths).filter(exists).collect();
         if own.iter().any(|path| arrives(path)) {
             continue;
+        }
+        if own.is_empty() && paths("").iter().any(|path| exists(path) && arrives(path)) {
+            found.beside.push(name.clone());
         }
         found.left_out.extend(own.into_iter().next());
         found.elsewhere.push(name);
@@ -231,10 +248,17 @@ mod tests {
             .unwrap();
         std::os::unix::fs::symlink("../libs", root.join("common")).unwrap();
         let arrives = |path: &str| path != "local_config.py";
-        let found = imports(root, "train.py", &arrives);
+        let found = imports(root, "train.py", &[], &arrives);
         assert_eq!(found.elsewhere, ["torch", "local_config", "common"]);
         assert_eq!(found.left_out, ["local_config.py"]);
         assert!(has_python(&root.join("pkg/runs")) && !has_python(&root.join("pkg")));
+
+        std::fs::create_dir(root.join("scripts")).unwrap();
+        std::fs::write(root.join("scripts/t.py"), "import helper\nimport torch\n").unwrap();
+        let found = imports(root, "scripts/t.py", &[], &|_| true);
+        assert_eq!((found.elsewhere.join(" "), found.beside), ("helper torch".into(), vec!["helper".into()]));
+        let found = imports(root, "scripts/t.py", &[String::new()], &|_| true);
+        assert_eq!((found.elsewhere.join(" "), found.beside.len()), ("torch".into(), 0));
 
         let links = vec![("common".to_owned(), PathBuf::from("../libs"))];
         let warning = left_out(&["pkg/runs".into()], &links, &found.left_out).unwrap();

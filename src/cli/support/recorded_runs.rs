@@ -36,7 +36,8 @@ pub(crate) fn matching(what: &str) -> Result<Vec<String>, Failure> {
     Ok(found.into_iter().filter_map(|index| all.get(index)).map(|recorded| recorded.name.clone()).collect())
 }
 
-fn at_path(what: &str) -> Option<RecordedRun> {
+/// Finds the recording at a path.
+pub(crate) fn at_path(what: &str) -> Option<RecordedRun> {
     let path = Path::new(what);
     let (record, written) = record_of(path)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

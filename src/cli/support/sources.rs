@@ -110,6 +110,9 @@ fn find(env: &dyn Fn(&str) -> Option<OsString>, folder: &Path) -> Option<HostsSo
 /// Returns hosts and experiment of a command that launches or checks.
 pub(crate) fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, ExperimentSource) {
     let mut hosts = hosts.clone();
+    if let Some(folder) = &subject.venv {
+        hosts = HostsSource::Venv(Box::new(hosts), folder.clone());
+    }
     if let Some(gpus) = &subject.gpus {
         hosts = HostsSource::Devices(Box::new(hosts), gpus.clone());
     }

@@ -110,9 +110,11 @@ fn candidates(key: &ConfigKey, text: &str) -> Vec<String> {
             })
             .into_iter()
             .collect(),
-        ValueKind::Names(_) | ValueKind::Table(_) | ValueKind::Tables(_) | ValueKind::Tagged { .. } => {
-            Vec::new()
-        }
+        ValueKind::Names(_)
+        | ValueKind::Arguments
+        | ValueKind::Table(_)
+        | ValueKind::Tables(_)
+        | ValueKind::Tagged { .. } => Vec::new(),
     }
 }
 

@@ -205,7 +205,7 @@ pub(crate) fn open_page(identity: &RankIdentity) -> Result<StatusPage, TrainerEr
 /// Threads for libtorch: `OMP_NUM_THREADS` wins, as everywhere.
 pub(crate) fn set_threads(experiment: &Experiment) {
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
-        tch::set_num_threads(experiment.launch.threads.clamp(1, 1024) as i32);
+        tch::set_num_threads(experiment.launch.threads.unwrap_or(1).clamp(1, 1024) as i32);
     }
 }
 

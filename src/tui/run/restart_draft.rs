@@ -411,7 +411,7 @@ fn paths(
             ValueKind::Tagged { variants, .. } => {
                 variants.iter().for_each(|variant| paths(variant.all_keys(), &below, found));
             }
-            ValueKind::Tables(_) | ValueKind::Environment | ValueKind::Names(_) => {}
+            ValueKind::Tables(_) | ValueKind::Environment | ValueKind::Names(_) | ValueKind::Arguments => {}
             _ => found.push((path, key.doc)),
         }
     }

@@ -1,25 +1,77 @@
-//! The environment of one rank: the only author of its identity and device variables.
+//! The environment of one rank, with its only author: [`rank_environment`].
+//!
+//! Layers, later ones win: what the agent inherits; torchrun's variables and the device; the user's (experiment,
+//! host, console); then, where nobody has set them, defaults; then lists that the host extends; and rankdeck's
+//! own variables, which nobody else sets.
+//!
+//! - PLAIN-1: a run of one rank that is to be an ordinary process has none of torchrun's variables. A run that
+//!   shrinks to one rank keeps them.
 
 use super::{Plan, PlannedBackend, PlannedHost, PlannedRank};
-use crate::ids::{Generation, LocalRank, RunId};
-use crate::{template, variables};
+use crate::ids::{Generation, LocalRank, Rank, RunId};
+use crate::template::{self, RankValues};
+use crate::variables::{self, PassedVariables, RequestedVariables};
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
-/// Returns the user's variables for the ranks of a host: the experiment's `env`, then the host's, without
-/// reserved names and without variables that take a value from the console.
-pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, String> {
-    let mut env = plan.experiment.filled_launch().env;
-    env.extend(planned.host.env.clone());
-    env.retain(|name, _| variables::reserved(name).is_none());
-    env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?))).collect()
+/// Threads of each rank's libraries.
+const THREADS: &str = "OMP_NUM_THREADS";
+
+/// What a host knows about a rank besides the plan.
+#[derive(Debug)]
+pub struct RankContext<'a> {
+    pub generation: Generation,
+    /// Address and port of rank 0's store.
+    pub master: (&'a str, u16),
+    /// The agent's own environment. Variables of other launchers and ranks are left out.
+    pub inherited: BTreeMap<OsString, OsString>,
+    /// Values of the console's variables.
+    pub passed: &'a PassedVariables,
+    /// `WORKDIR/runs/RUN`.
+    pub run_dir: &'a Path,
+    /// Directory with libtorch's libraries, if the rank needs it.
+    pub libraries: Option<PathBuf>,
+    /// Directory of the hook for Python ranks.
+    pub hook: Option<&'a Path>,
+    /// Variables that are set unless the user does.
+    pub defaults: Vec<(&'static str, OsString)>,
+    /// Further variables of rankdeck: paths, the resume source, secrets.
+    pub own: Vec<(&'static str, OsString)>,
 }
 
-/// Returns torchrun's variables for one rank, and rankdeck's identity variables. The agent adds paths
-/// (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`, `RANKDECK_RUN_DIR`), [`user_environment`] and
-/// `LD_LIBRARY_PATH`.
+impl<'a> RankContext<'a> {
+    /// Creates a context without anything of the host.
+    pub fn new(
+        generation: Generation,
+        master: (&'a str, u16),
+        run_dir: &'a Path,
+        passed: &'a PassedVariables,
+    ) -> Self {
+        RankContext {
+            generation,
+            master,
+            inherited: BTreeMap::new(),
+            passed,
+            run_dir,
+            libraries: None,
+            hook: None,
+            defaults: Vec::new(),
+            own: Vec::new(),
+        }
+    }
+}
+
+/// Returns whether ranks inherit this variable: it does not describe the process of another rank or launcher.
+pub fn is_inheritable(name: &str) -> bool {
+    !name.starts_with("RANKDECK_") && !variables::is_of_launcher(name) && !variables::is_identity(name)
+}
+
+/// Returns the environment of a rank.
 ///
-/// Names and meanings are those of torch.distributed.elastic's local agent. `visible` is the agent's own
-/// `CUDA_VISIBLE_DEVICES`, which Slurm or the user set; the plan's GPU indices count within that list.
+/// Names and meanings of torchrun's variables are those of torch.distributed.elastic's local agent. The agent's
+/// own `CUDA_VISIBLE_DEVICES`, which Slurm or the user set, is among the inherited variables; the plan's GPU
+/// indices count within that list.
 ///
 /// `CUDA_VISIBLE_DEVICES` lists all GPUs of the host's ranks in local_rank order, so that a script's
 /// `cuda:LOCAL_RANK` is the planned GPU. Where ranks share GPUs, it is `cuda:(LOCAL_RANK % count)`. A rank on
@@ -28,80 +80,203 @@ pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, 
 pub fn rank_environment(
     plan: &Plan,
     rank: &PlannedRank,
-    generation: Generation,
-    master_addr: &str,
-    master_port: u16,
-    visible: Option<&str>,
-) -> BTreeMap<String, String> {
-    let device = Device::of_rank(plan, rank, visible);
-    let local_rank = match &device {
-        Some(device) if device.is_instance => LocalRank(0),
-        _ => rank.local_rank,
+    context: RankContext<'_>,
+) -> BTreeMap<OsString, OsString> {
+    let mut env = context.inherited;
+    env.retain(|name, _| is_inheritable(&name.to_string_lossy()));
+    let visible = env.get(OsStr::new("CUDA_VISIBLE_DEVICES")).map(|list| list.to_string_lossy().into_owned());
+    let device = Device::of_rank(plan, rank, visible.as_deref().filter(|list| !list.is_empty()));
+    let local_rank = device.as_ref().map_or(rank.local_rank, |device| device.local_rank(rank));
+    let mut layer = |name: &str, value: OsString| {
+        env.insert(name.into(), value);
     };
+    if !plan.is_plain() {
+        for (name, value) in group_variables(plan, rank, local_rank, context.generation, context.master) {
+            layer(name, value.into());
+        }
+    }
+    let device_name = device.as_ref().map_or("cpu".to_owned(), |device| format!("cuda:{}", device.index));
+    for (name, value) in process_variables(plan, rank, device) {
+        layer(name, value.into());
+    }
+    let values = rank_values(plan, rank, local_rank, context.run_dir);
+    for (name, value) in user_variables(plan, rank, &values, context.passed) {
+        layer(&name, value.into());
+    }
+    let mut defaults = context.defaults;
+    if plan.ranks_of(rank.node_rank).nth(1).is_some() || plan.is_builtin() {
+        // Ranks share the cores.
+        defaults.push((THREADS, "1".into()));
+    }
+    for (name, value) in defaults {
+        env.entry(name.into()).or_insert(value);
+    }
+    if let Some(folder) = &context.libraries {
+        prepend(&mut env, "LD_LIBRARY_PATH", folder);
+    }
+    if let Some(folder) = context.hook {
+        prepend(&mut env, "PYTHONPATH", folder);
+    }
+    for (name, value) in own_variables(plan, rank, context.generation, &device_name) {
+        env.insert(name.into(), value.into());
+    }
+    env.extend(context.own.into_iter().map(|(name, value)| (name.into(), value)));
+    env
+}
+
+/// Returns the command of a rank, with all templates filled. `visible`: GPUs that the agent may use, as
+/// `CUDA_VISIBLE_DEVICES` lists them.
+pub fn rank_command(plan: &Plan, rank: &PlannedRank, visible: Option<&str>, run_dir: &Path) -> Vec<String> {
+    let device = Device::of_rank(plan, rank, visible);
+    let local_rank = device.as_ref().map_or(rank.local_rank, |device| device.local_rank(rank));
+    let values = rank_values(plan, rank, local_rank, run_dir);
+    plan.experiment.filled_launch().command.iter().map(|word| values.filled(word)).collect()
+}
+
+fn rank_values<'a>(
+    plan: &'a Plan,
+    rank: &PlannedRank,
+    local_rank: LocalRank,
+    run_dir: &'a Path,
+) -> RankValues<'a> {
+    RankValues { run: &plan.run, rank: rank.rank, local_rank, world_size: plan.world_size(), run_dir }
+}
+
+/// The user's variables: the experiment's `env`, then the host's, then those with values of the console. Reserved
+/// names are left out.
+fn user_variables(
+    plan: &Plan,
+    rank: &PlannedRank,
+    values: &RankValues<'_>,
+    passed: &PassedVariables,
+) -> BTreeMap<String, String> {
+    let launch = plan.experiment.filled_launch();
+    let host = plan.hosts.iter().find(|planned| planned.node_rank == rank.node_rank);
+    let mut env = launch.env.clone();
+    env.extend(host.map(|planned| planned.host.env.clone()).unwrap_or_default());
+    env.retain(|name, _| variables::reserved(name).is_none());
+    let plain = env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?)));
+    let mut all: BTreeMap<String, String> =
+        plain.map(|(name, value)| (name, values.filled(&value))).collect();
+    let requested = host.map(|planned| RequestedVariables::new(&launch, &planned.host)).unwrap_or_default();
+    for (name, value) in passed.reveal() {
+        // A value of the console is no template; what stands around it is.
+        let value = if requested.is_per_rank(name) { values.filled(value) } else { value.to_owned() };
+        all.insert(name.to_owned(), value);
+    }
+    all
+}
+
+/// torchrun's variables, and Slurm's where they are requested.
+fn group_variables(
+    plan: &Plan,
+    rank: &PlannedRank,
+    local_rank: LocalRank,
+    generation: Generation,
+    (master_addr, master_port): (&str, u16),
+) -> Vec<(&'static str, String)> {
     let local_world = plan.ranks_of(rank.node_rank).count();
     // Hosts without ranks do not count (PLAN-4).
     let group_rank = plan.members().take_while(|host| host.node_rank < rank.node_rank).count();
-    let mut env = BTreeMap::new();
-    let mut set = |name: &str, value: String| {
-        env.insert(name.to_owned(), value);
-    };
-    set("RANK", rank.rank.to_string());
-    set("LOCAL_RANK", local_rank.to_string());
-    set("WORLD_SIZE", plan.world_size().to_string());
-    set("LOCAL_WORLD_SIZE", local_world.to_string());
-    set("NODE_RANK", group_rank.to_string());
-    set("GROUP_RANK", group_rank.to_string());
-    set("GROUP_WORLD_SIZE", plan.members().count().to_string());
-    set("ROLE_RANK", rank.rank.to_string());
-    set("ROLE_WORLD_SIZE", plan.world_size().to_string());
-    set("ROLE_NAME", "default".to_owned());
-    set("MASTER_ADDR", master_addr.to_owned());
-    set("MASTER_PORT", master_port.to_string());
-    set("TORCHELASTIC_RESTART_COUNT", generation.to_string());
-    // The console makes restarts, each as a new generation; a rank must not expect one.
-    set("TORCHELASTIC_MAX_RESTARTS", "0".to_owned());
-    set("TORCHELASTIC_RUN_ID", plan.run.to_string());
-    set("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned());
-    set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned());
-    set("OMP_NUM_THREADS", plan.experiment.launch.threads.to_string());
-    // A log file is not a terminal: without this, Python holds back kilobytes of output.
-    set("PYTHONUNBUFFERED", "1".to_owned());
-    set("RANKDECK_RUN", plan.run.to_string());
-    set(template::SEED_VARIABLE, plan.experiment.run.seed.to_string());
-    set("RANKDECK_GENERATION", generation.to_string());
-    set("RANKDECK_NODE", rank.node_rank.to_string());
+    let mut all = vec![
+        ("RANK", rank.rank.to_string()),
+        ("LOCAL_RANK", local_rank.to_string()),
+        ("WORLD_SIZE", plan.world_size().to_string()),
+        ("LOCAL_WORLD_SIZE", local_world.to_string()),
+        ("NODE_RANK", group_rank.to_string()),
+        ("GROUP_RANK", group_rank.to_string()),
+        ("GROUP_WORLD_SIZE", plan.members().count().to_string()),
+        ("ROLE_RANK", rank.rank.to_string()),
+        ("ROLE_WORLD_SIZE", plan.world_size().to_string()),
+        ("ROLE_NAME", "default".to_owned()),
+        ("MASTER_ADDR", master_addr.to_owned()),
+        ("MASTER_PORT", master_port.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", generation.to_string()),
+        // The console makes restarts, each as a new generation; a rank must not expect one.
+        ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
+        ("TORCHELASTIC_RUN_ID", plan.run.to_string()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned()),
+        // Two runs on one host must not answer for each other.
+        ("NCCL_RAS_ADDR", ras_address(&plan.run, rank.local_rank)),
+    ];
     if plan.experiment.watch.check_collectives {
-        set("RANKDECK_CHECK_COLLECTIVES", "1".to_owned());
-        // The same for PyTorch's own process groups.
-        set("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned());
+        // For PyTorch's own process groups.
+        all.push(("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned()));
     }
     if plan.experiment.launch.slurm_env {
-        for (name, value) in task_variables(plan, rank, local_rank, group_rank) {
-            set(name, value);
-        }
-    }
-    // Two runs on one host must not answer for each other.
-    set("NCCL_RAS_ADDR", ras_address(&plan.run, rank.local_rank));
-    match device {
-        None => set("RANKDECK_DEVICE", "cpu".to_owned()),
-        Some(device) => {
-            set("RANKDECK_DEVICE", format!("cuda:{}", device.index));
-            set("CUDA_VISIBLE_DEVICES", device.list);
-            // NVML counts in PCI order; CUDA would put the fastest first.
-            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
-            if device.is_instance || device.is_shared && plan.backend() == PlannedBackend::Nccl {
-                // NCCL refuses two ranks on one GPU of one host, and counts all MIG instances of a GPU as
-                // that GPU. Ranks that claim different hosts may share it.
-                set("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank));
-            }
-        }
+        all.extend(task_variables(plan, rank, local_rank, group_rank));
     }
     if let Some(interface) = plan.hosts.get(rank.node_rank.index()).and_then(|host| plan.interface(host)) {
-        for name in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"] {
-            env.insert(name.to_owned(), interface.to_owned());
-        }
+        all.extend(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"].map(|name| (name, interface.to_owned())));
     }
-    env
+    all
+}
+
+/// Variables of a rank as a process: its device and threads.
+fn process_variables(plan: &Plan, rank: &PlannedRank, device: Option<Device>) -> Vec<(&'static str, String)> {
+    // A log file is not a terminal: without this, Python holds back kilobytes of output.
+    let mut all = vec![("PYTHONUNBUFFERED", "1".to_owned())];
+    all.extend(plan.experiment.launch.threads.map(|threads| (THREADS, threads.to_string())));
+    let Some(device) = device else { return all };
+    all.push(("CUDA_VISIBLE_DEVICES", device.list));
+    // NVML counts in PCI order; CUDA would put the fastest first.
+    all.push(("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()));
+    if device.is_instance || device.is_shared && plan.backend() == PlannedBackend::Nccl {
+        // NCCL refuses two ranks on one GPU of one host, and counts all MIG instances of a GPU as that GPU.
+        // Ranks that claim different hosts may share it.
+        all.push(("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank)));
+    }
+    all
+}
+
+/// rankdeck's variables that follow from the plan.
+fn own_variables(
+    plan: &Plan,
+    rank: &PlannedRank,
+    generation: Generation,
+    device: &str,
+) -> Vec<(&'static str, String)> {
+    let seed = plan.experiment.run.seed;
+    let mut all = vec![
+        ("RANKDECK_RUN", plan.run.to_string()),
+        ("RANKDECK_GENERATION", generation.to_string()),
+        ("RANKDECK_NODE", rank.node_rank.to_string()),
+        ("RANKDECK_RANK", rank.rank.to_string()),
+        (template::SEED_VARIABLE, seed.to_string()),
+        (template::RANK_SEED_VARIABLE, rank_seed(seed, rank.rank).to_string()),
+        ("RANKDECK_DEVICE", device.to_owned()),
+    ];
+    if plan.experiment.watch.check_collectives {
+        all.push(("RANKDECK_CHECK_COLLECTIVES", "1".to_owned()));
+    }
+    if !plan.experiment.watch.fingerprint_weights {
+        all.push(("RANKDECK_FINGERPRINTS", "0".to_owned()));
+    }
+    all
+}
+
+/// Returns a rank's own seed: 31 bits of a mix of seed and rank. The sum of both would make most ranks of
+/// neighboring seeds twins.
+pub fn rank_seed(seed: u64, rank: Rank) -> u32 {
+    // SplitMix64: each step is a bijection of 64 bits.
+    let mix = |state: u64| {
+        let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    (mix(mix(seed).wrapping_add(u64::from(rank.0))) >> 33) as u32
+}
+
+/// Puts a directory at the front of a variable that lists directories.
+fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
+    let mut list = folder.as_os_str().to_owned();
+    if let Some(rest) = env.get(OsStr::new(name)).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    env.insert(name.into(), list);
 }
 
 /// Returns Slurm's variables for one rank, as `srun` sets them for a step with exactly the ranks of the plan.
@@ -159,6 +334,11 @@ struct Device {
 }
 
 impl Device {
+    /// A process on a MIG instance sees that instance alone.
+    fn local_rank(&self, rank: &PlannedRank) -> LocalRank {
+        if self.is_instance { LocalRank(0) } else { rank.local_rank }
+    }
+
     /// Returns the device of a rank, `None` for the CPU.
     fn of_rank(plan: &Plan, rank: &PlannedRank, visible: Option<&str>) -> Option<Device> {
         let mut gpus: Vec<u32> = Vec::new();
@@ -202,6 +382,7 @@ pub fn ras_address(run: &RunId, local_rank: LocalRank) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::resolve::tests::{draft, host, probe};
+    use super::super::{PlanDraft, replan};
     use super::*;
     use crate::host::{GpuSelection, Host};
 
@@ -216,10 +397,114 @@ mod tests {
     ) -> Vec<BTreeMap<String, String>> {
         let probes: Vec<_> = gpus.iter().map(|count| probe(*count)).collect();
         let plan = draft(hosts, 64).resolve(&probes).unwrap();
-        plan.ranks
-            .iter()
-            .map(|rank| rank_environment(&plan, rank, Generation(3), "10.0.0.1", 29500, visible))
-            .collect()
+        plan.ranks.iter().map(|rank| environment(&plan, rank, visible)).collect()
+    }
+
+    /// The environment of a rank whose agent has this list of GPUs.
+    fn environment(plan: &Plan, rank: &PlannedRank, visible: Option<&str>) -> BTreeMap<String, String> {
+        let visible = visible.map(|list| ("CUDA_VISIBLE_DEVICES".into(), list.into()));
+        with_inherited(plan, rank, visible.into_iter().collect())
+    }
+
+    fn with_inherited(
+        plan: &Plan,
+        rank: &PlannedRank,
+        inherited: BTreeMap<OsString, OsString>,
+    ) -> BTreeMap<String, String> {
+        let passed = PassedVariables::default();
+        let context = RankContext {
+            inherited,
+            ..RankContext::new(Generation(3), ("10.0.0.1", 29500), Path::new("/w/runs/t"), &passed)
+        };
+        let text = |text: OsString| text.into_string().unwrap();
+        rank_environment(plan, rank, context).into_iter().map(|(n, v)| (text(n), text(v))).collect()
+    }
+
+    /// A plan of a program with so many ranks on one host.
+    fn program(ranks: u32, change: impl Fn(&mut crate::experiment::LaunchConfig)) -> Plan {
+        let mut draft = draft(vec![Host { nproc: Some(ranks), ..host("a") }], 8);
+        draft.experiment.launch.command = vec!["t".into()];
+        change(&mut draft.experiment.launch);
+        draft.resolve(&[]).unwrap()
+    }
+
+    #[test]
+    fn plain_1_single_rank_has_no_variable_of_torchrun() {
+        let plain = program(1, |launch| launch.rank_variables = Some(false));
+        let env = environment(&plain, &plain.ranks[0], None);
+        let of_torchrun: Vec<&String> = env
+            .keys()
+            .filter(|name| {
+                variables::is_identity(name)
+                    || ["TORCH", "NCCL_", "GLOO_", "OMP_"].iter().any(|p| name.starts_with(p))
+            })
+            .collect();
+        assert!(of_torchrun.is_empty(), "{of_torchrun:?}");
+        assert_eq!((env["RANKDECK_RANK"].as_str(), env["RANKDECK_DEVICE"].as_str()), ("0", "cpu"));
+        for asked in [Some(true), None] {
+            let plan = program(1, |launch| launch.rank_variables = asked);
+            assert_eq!(environment(&plan, &plan.ranks[0], None)["RANK"], "0", "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn plain_1_run_that_shrinks_to_one_rank_keeps_its_variables() {
+        let mut draft = draft(vec![host("a"), host("b")], 8);
+        draft.experiment.launch.command = vec!["t".into()];
+        draft.experiment.launch.rank_variables = Some(false);
+        let two = draft.resolve(&[]).unwrap();
+        let one = replan(&two, &["b".to_owned()].into(), &[], &[], PlanDraft::resolve).unwrap();
+        assert_eq!(environment(&one, &one.ranks[0], None)["WORLD_SIZE"], "1");
+    }
+
+    #[test]
+    fn threads_are_limited_only_for_ranks_that_share_a_host() {
+        let threads = |plan: &Plan, inherited: &[(&str, &str)]| {
+            let inherited = inherited.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+            with_inherited(plan, &plan.ranks[0], inherited).get(THREADS).cloned()
+        };
+        let (one, two) = (program(1, |_| {}), program(2, |_| {}));
+        assert_eq!((threads(&one, &[]), threads(&two, &[])), (None, Some("1".into())));
+        assert_eq!(threads(&two, &[(THREADS, "7")]), Some("7".into()), "the host's");
+        assert_eq!(threads(&one, &[(THREADS, "7")]), Some("7".into()));
+        let asked = program(2, |launch| launch.threads = Some(4));
+        assert_eq!(threads(&asked, &[(THREADS, "7")]), Some("4".into()));
+        let own = program(2, |launch| {
+            launch.env.insert(THREADS.into(), "3".into());
+        });
+        assert_eq!(threads(&own, &[(THREADS, "7")]), Some("3".into()), "the user's");
+    }
+
+    #[test]
+    fn rank_templates_are_filled_in_command_and_env() {
+        let plan = program(2, |launch| {
+            launch.command = ["t", "--out={run_dir}/{rank}", "{local_rank}/{world_size}", "{seed}"]
+                .map(str::to_owned)
+                .into();
+            launch.env.insert("OUT".into(), "{run}-{rank}".into());
+            launch.env.insert("HERE".into(), "${HOME}/{rank}".into());
+            launch.env.insert("TOKEN".into(), "${TOKEN}".into());
+        });
+        let command = rank_command(&plan, &plan.ranks[1], None, Path::new("/w"));
+        assert_eq!(command, ["t", "--out=/w/1", "1/2", "1"]);
+        let host = plan.hosts[0].host.clone();
+        let requested = RequestedVariables::new(&plan.experiment.filled_launch(), &host);
+        let (passed, _) = requested.fill(&|name| Some(format!("<{name}{{rank}}>")));
+        let context = RankContext::new(Generation(0), ("a", 1), Path::new("/w"), &passed);
+        let env = rank_environment(&plan, &plan.ranks[1], context);
+        let value = |name: &str| env[OsStr::new(name)].to_str().unwrap().to_owned();
+        assert_eq!(value("OUT"), "test-20260101-000000-1");
+        assert_eq!(value("HERE"), "<HOME1>/1");
+        assert_eq!(value("TOKEN"), "<TOKEN{rank}>", "a console's value is passed as it is");
+    }
+
+    #[test]
+    fn rank_seeds_differ_and_follow_seed_and_rank() {
+        let all: std::collections::BTreeSet<u32> =
+            (0..8).flat_map(|seed| (0..64).map(move |rank| rank_seed(seed, Rank(rank)))).collect();
+        assert_eq!(all.len(), 8 * 64);
+        assert!(all.iter().all(|seed| *seed < 1 << 31));
+        assert_eq!(rank_seed(7, Rank(3)), rank_seed(7, Rank(3)));
     }
 
     fn with_gpus(gpus: &[u32]) -> Host {
@@ -275,11 +560,7 @@ mod tests {
         let mut draft = draft(hosts, 70);
         draft.experiment.launch.slurm_env = true;
         let plan = draft.resolve(&[]).unwrap();
-        let all: Vec<_> = plan
-            .ranks
-            .iter()
-            .map(|rank| rank_environment(&plan, rank, Generation(0), "a", 1, None))
-            .collect();
+        let all: Vec<_> = plan.ranks.iter().map(|rank| environment(&plan, rank, None)).collect();
         assert_eq!(column(&all, "SLURM_PROCID"), ["0", "1", "2", "3", "4"]);
         assert_eq!(column(&all, "SLURM_LOCALID"), ["0", "1", "0", "1", "0"]);
         assert_eq!(column(&all, "SLURM_NODEID"), ["0", "0", "1", "1", "2"]);

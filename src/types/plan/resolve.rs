@@ -76,6 +76,11 @@ impl PlanDraft {
             PlannedBackend::Nccl => BackendChoice::Nccl,
             PlannedBackend::Tcp | PlannedBackend::Own => BackendChoice::Tcp,
         };
+        if plan.world_size() > 1
+            && let Some(set) = &mut plan.experiment.launch.rank_variables
+        {
+            *set = true;
+        }
         Ok(plan)
     }
 
@@ -322,8 +327,11 @@ pub(super) mod tests {
     use super::*;
     use crate::experiment::{Distributed, Env, Learn, PpoConfig, Run};
     use crate::ids::{Generation, RunId};
-    use crate::plan::{Experiment, Transport, rank_environment, user_environment};
+    use crate::plan::{Experiment, RankContext, Transport, rank_environment};
+    use crate::variables::PassedVariables;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::path::Path;
 
     pub fn host(name: &str) -> Host {
         Host {
@@ -345,6 +353,7 @@ pub(super) mod tests {
             experiment: Experiment {
                 run: Run { name: "test".into(), seed: 1, total_steps: 500_000, note: None },
                 launch: Default::default(),
+                args: Default::default(),
                 distributed: Distributed::default(),
                 env: Some(Env::new("CartPole-v1", num_envs)),
                 policy: Default::default(),
@@ -525,9 +534,8 @@ pub(super) mod tests {
         draft.experiment.launch.env =
             [("X", "experiment"), ("Y", "experiment")].map(|(k, v)| (k.into(), v.into())).into();
         let plan = draft.resolve(&[]).unwrap();
-        let env = user_environment(&plan, &plan.hosts[0]);
-        let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        assert_eq!(env, [("X", "host"), ("Y", "experiment")]);
+        let env = environment(&plan, &plan.ranks[0]);
+        assert_eq!((env["X"].as_str(), env["Y"].as_str()), ("host", "experiment"));
     }
 
     fn any_host() -> impl Strategy<Value = (Option<GpuSelection>, Option<u32>, u32)> {
@@ -603,9 +611,15 @@ pub(super) mod tests {
         with_trainer(draft(vec![host("a"), host("b"), host("c")], 12).resolve(&[]).unwrap())
     }
 
+    fn environment(plan: &Plan, rank: &PlannedRank) -> BTreeMap<String, String> {
+        let passed = PassedVariables::default();
+        let context = RankContext::new(Generation(1), ("a", 1), Path::new("/w"), &passed);
+        let text = |text: std::ffi::OsString| text.into_string().unwrap();
+        rank_environment(plan, rank, context).into_iter().map(|(n, v)| (text(n), text(v))).collect()
+    }
+
     fn column(plan: &Plan, name: &str) -> Vec<String> {
-        let env = |rank| rank_environment(plan, rank, Generation(1), "a", 1, None);
-        plan.ranks.iter().map(|rank| env(rank)[name].clone()).collect()
+        plan.ranks.iter().map(|rank| environment(plan, rank)[name].clone()).collect()
     }
 
     #[test]

@@ -46,6 +46,10 @@ and `--read-only` override them.
 ";
 
 fn keys(title: &str, doc: &str, keys: impl Iterator<Item = &'static ConfigKey>) -> String {
+    let mut keys = keys.peekable();
+    if keys.peek().is_none() {
+        return format!("\n### {title}\n\n{doc}\n");
+    }
     let rows = keys.map(|key| {
         let default = match key.default {
             Fallback::Required => "required".to_owned(),

@@ -38,12 +38,13 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 /// Variables of a rank besides those of torchrun.
-const VARIABLES: [(&str, &str); 15] = [
+const VARIABLES: [(&str, &str); 16] = [
     ("RANKDECK_RUN", "name of the run"),
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
-    ("RANKDECK_RANK", "same as `RANK`"),
+    ("RANKDECK_RANK", "index of the rank; same as `RANK`"),
     ("RANKDECK_SEED", "`run.seed`, the same on all ranks"),
+    ("RANKDECK_RANK_SEED", "a seed of this rank alone, from 0 to 2147483647; follows from `run.seed`"),
     ("RANKDECK_RUN_DIR", "run directory on this host"),
     ("RANKDECK_EVENTS", "path of the event socket"),
     ("RANKDECK_STATUS_PAGE", "path of this rank's status page"),
@@ -54,7 +55,7 @@ const VARIABLES: [(&str, &str); 15] = [
     ("RANKDECK_RESUME", "checkpoint to resume from; set only if the generation resumes"),
     ("RANKDECK_CHECK_COLLECTIVES", "`1` if every collective is compared across ranks before it starts"),
     ("RANKDECK_FINGERPRINTS", "`0` if `[watch] fingerprint_weights` is off"),
-    ("RANKDECK_SECRET", "shared secret of the built-in trainer's ranks; do not disclose it"),
+    ("RANKDECK_SECRET", "shared secret of the ranks, only for programs that use it; do not disclose it"),
     (
         "RANKDECK_HIDDEN",
         "names of variables whose values came from the console (`pass_env`); no screen shows them",
@@ -70,6 +71,7 @@ fn rank_variables_are_the_documented_ones() {
     set.insert(rankdeck_proto::secret::GroupSecret::VARIABLE.to_owned());
     set.insert(rankdeck_proto::process::HIDDEN.to_owned());
     set.insert(rankdeck_types::template::SEED_VARIABLE.to_owned());
+    set.insert(rankdeck_types::template::RANK_SEED_VARIABLE.to_owned());
     assert_eq!(set, VARIABLES.map(|(name, _)| name.to_owned()).into());
 }
 

@@ -59,6 +59,7 @@ fn plan(machines: &[Machine]) -> Plan {
     let experiment = Experiment {
         run: Run { name: "ppo-cartpole".into(), seed: 1, total_steps: 2_000_000, note: None },
         launch: LaunchConfig::default(),
+        args: Default::default(),
         distributed: Distributed::default(),
         env: Some(Env::new("CartPole-v1", 4 * world as u32)),
         policy: Policy::default(),

@@ -5,6 +5,7 @@ use rankdeck_config::check::in_a_shell;
 use rankdeck_proto::examination::{Disk, GpuFinding, GpuHealth, GpuProcess, HostFindings};
 use rankdeck_proto::libtorch::FITTING;
 use rankdeck_proto::run_entry::HostRunState;
+use rankdeck_types::command::{CommandParts, LAUNCHER_MODULES, LAUNCHERS, file_name, is_python};
 use rankdeck_types::error::{HintedError, write_hint};
 use rankdeck_types::experiment::{Experiment, Learn};
 use rankdeck_types::hidden;
@@ -630,11 +631,13 @@ fn program(
             "copy it to the host, change `workdir`, or upload it with `launch.code = \"DIR\"`",
             "launch.command",
         ),
-        _ if launcher(&subject.draft.experiment.launch.command).is_some() => {
+        _ if launcher(&subject.draft.experiment.launch.command).is_some()
+            && !(subject.draft.experiment.launch.keep_launcher && subject.draft.world_size() == Some(1)) =>
+        {
             let name = launcher(&subject.draft.experiment.launch.command).unwrap_or_default();
             CheckResult::warning(
                 format!("`{name}` is a launcher: every rank would start its own process group"),
-                "set the program itself, such as `[\"python\", \"train.py\"]`, and the number of ranks with `nproc`",
+                "name the program itself, as in `python train.py`, and the ranks per host with `--nproc` or `nproc`",
                 "launch.command",
             )
         }
@@ -697,16 +700,15 @@ fn setup_hint(key: &str, error: &str) -> &'static str {
 
 /// Returns the launcher that a command starts.
 fn launcher(command: &[String]) -> Option<&str> {
-    let name = |word: &String| word.rsplit('/').next().unwrap_or(word).to_owned();
-    let first = command.first()?;
-    let known = ["torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"];
-    if known.contains(&name(first).as_str()) {
+    let at = CommandParts::of(command)?.program;
+    let first = command.get(at)?;
+    if LAUNCHERS.contains(&file_name(first)) {
         return Some(first);
     }
-    let module = command.iter().position(|word| word == "-m").and_then(|at| command.get(at + 1))?;
-    ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
-        .contains(&module.as_str())
-        .then_some(module)
+    let module =
+        command.iter().skip(at).position(|word| word == "-m").and_then(|flag| command.get(at + flag + 1));
+    let module = module.filter(|module| is_python(first) && LAUNCHER_MODULES.contains(&module.as_str()))?;
+    Some(module)
 }
 
 /// Returns an argument that a shell would expand, such as `~/data` or `$HOME/data`.
@@ -794,6 +796,9 @@ fn versions(subject: &PreflightInput<'_>, found: &HostFindings, key: &dyn Fn(&st
     let missing: Vec<&str> = python
         .map(|python| python.missing.iter().map(String::as_str).filter(|name| !is_brought(name)).collect())
         .unwrap_or_default();
+    let beside = python.into_iter().flat_map(|python| &python.beside);
+    let beside: Vec<&String> = beside.chain(subject.code.iter().flat_map(|code| &code.beside)).collect();
+    let is_beside = |names: &[&str]| names.iter().all(|name| beside.iter().any(|known| known == name));
     match (&found.libtorch, &found.program) {
         (Some(Err(failure)), _) => {
             CheckResult::failed(failure.error.clone(), failure.hint.clone(), key("libtorch"))
@@ -814,6 +819,9 @@ fn versions(subject: &PreflightInput<'_>, found: &HostFindings, key: &dyn Fn(&st
                 missing.join(", ")
             ),
             match missing.as_slice() {
+                names if is_beside(names) => {
+                    "Python searches the script's own folder, not the working directory: set `env = { PYTHONPATH = \".\" }` in `[launch]`, or pass `--env PYTHONPATH=.`"
+                }
                 ["rankdeck"] => "write it next to the script: `rankdeck client > rankdeck.py`",
                 _ => "install it on that host, or select a Python environment with `venv`, `conda` or `uv`",
             },

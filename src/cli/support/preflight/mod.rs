@@ -104,6 +104,8 @@ pub(crate) struct PushedCode {
     pub(crate) has_script: bool,
     /// Packages that the script imports from elsewhere.
     pub(crate) imports: Vec<String>,
+    /// Those of them that are at the top of the code, where Python does not search.
+    pub(crate) beside: Vec<String>,
     /// What does not arrive on the hosts although the program may need it.
     pub(crate) left_out: Option<HintedError>,
 }

@@ -10,8 +10,11 @@ use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer}
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{BUILTIN_ENVS, EnvWorker, Experiment};
 use rankdeck_types::host::{GpuSelection, Host, Transport};
+use rankdeck_types::ids::{LocalRank, Rank};
+use rankdeck_types::template::RankValues;
 use rankdeck_types::variables;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 /// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins are
@@ -171,9 +174,20 @@ fn questions(
         .enumerate()
         .map(|(node, host)| {
             let filled = draft.experiment.filled_launch();
+            let workdir = workdir(host);
+            let run_dir = Path::new(&workdir).join("runs").join(&draft.run.0);
+            // Any rank of the host stands for all.
+            let rank = RankValues {
+                run: &draft.run,
+                rank: Rank(0),
+                local_rank: LocalRank(0),
+                world_size: draft.world_size().unwrap_or(1),
+                run_dir: &run_dir,
+            };
             let mut env = filled.env;
             env.extend(host.env.clone());
-            let env = env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?)));
+            let plain = |value: String| variables::plain(&value).map(|value| rank.filled(&value));
+            let env = env.into_iter().filter_map(|(name, value)| Some((name, plain(value)?)));
             let expect = calls.iter().filter(|called| called.contains(&node)).count() as u32;
             let fixed = node == 0 && launch.master_port != 0;
             let peer = |&peer: &usize| Peer {
@@ -189,9 +203,9 @@ fn questions(
             let second = calls[node].iter().filter(|peer| **peer == 0 && !also.is_empty());
             let second = second.map(|at| Peer { ports: also.clone(), ..peer(at) });
             HostQuestion {
-                workdir: workdir(host),
+                workdir: workdir.clone(),
                 run: draft.run.0.clone(),
-                command: filled.command,
+                command: filled.command.iter().map(|word| rank.filled(word)).collect(),
                 setup: host.setup.clone(),
                 env: env.collect(),
                 variables: secrets::values(&draft.experiment, host).0,

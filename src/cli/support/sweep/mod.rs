@@ -18,19 +18,20 @@ use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_id::{RUNS, new_run_id};
 use crate::cli::support::run_index::{load_hosts, own_binary};
 use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
-use crate::cli::support::{Failure, child, code, print, run_id, seed};
+use crate::cli::support::{Failure, child, code, print, recorded_runs, run_id, seed};
 use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_core::compare::{ComparedRun, equal_results};
 use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
 use rankdeck_proto::regular;
 use rankdeck_proto::trust;
-use rankdeck_types::experiment::Experiment;
+use rankdeck_types::experiment::{Experiment, LaunchConfig};
 use rankdeck_types::words::{NONE, clean, count, fixed, plural};
 use rankdeck_types::{hidden, quote};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use slots::{FreeGpuFinder, TrialSlot};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -61,6 +62,9 @@ pub(crate) struct Sweep {
     /// GPUs of each slot that is still to be found.
     #[serde(default)]
     gpus_per_run: Option<u32>,
+    /// Succeeded trials with equal results, in groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    equal: Vec<Vec<usize>>,
 }
 
 /// Runs the sweep of the arguments; `None` for a single run.
@@ -73,7 +77,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
     let source = ExperimentSource::File(path.clone());
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     // A wrong value is reported before anything runs.
-    let mut launches: Vec<Experiment> = Vec::new();
+    let (mut launches, mut all): (Vec<Experiment>, Vec<Experiment>) = (Vec::new(), Vec::new());
     for trial in &trials {
         let sets = [&args.set[..], trial].concat();
         let own = rankdeck_config::load_experiment(&source, &sets).map_err(|mut found| {
@@ -81,18 +85,22 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
             found.0.iter_mut().filter(|one| one.file == "--set").for_each(|one| one.file = "--sweep".into());
             found
         })?;
-        if seed::is_set(&sets) && launches.iter().all(|known| known.launch != own.launch) {
-            launches.push(own);
+        let is_known = |known: &Experiment| (&known.launch, &known.args) == (&own.launch, &own.args);
+        if seed::is_set(&sets) && !launches.iter().any(is_known) {
+            launches.push(own.clone());
         }
+        all.push(own);
     }
     let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
     let mut hosts = load_hosts(hosts_from)?;
     launches.iter().try_for_each(|experiment| seed::demand(experiment, &source, &hosts))?;
+    different(&all, &trials)?;
     hosts.retain(|host| !args.exclude.contains(&host.name));
     let slots = slots::of(&hosts, args).await?;
     let finder = FreeGpuFinder::new(hosts.clone(), args.host_keys.clone(), args.gpus_per_run);
     let mut arguments = words_of(hosts_from);
     arguments.extend(args.subject.nproc.iter().flat_map(|nproc| ["--nproc".to_owned(), nproc.to_string()]));
+    arguments.extend(args.subject.venv.iter().flat_map(|venv| ["--venv".to_owned(), venv.clone()]));
     arguments.extend(args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
     arguments.extend(args.note.iter().flat_map(|note| ["--note".to_owned(), note.clone()]));
     arguments.extend(args.exclude.iter().flat_map(|host| ["--exclude".to_owned(), host.clone()]));
@@ -108,6 +116,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
         slots,
         trials: trials.into_iter().map(|sets| Trial { sets, ..Trial::default() }).collect(),
         gpus_per_run: args.gpus_per_run,
+        equal: Vec::new(),
     };
     trust::check_place(&sweep.folder()).map_err(Failure::place)?;
     std::fs::create_dir_all(sweep.folder()).map_err(|error| {
@@ -133,7 +142,9 @@ fn words_of(hosts: &HostsSource) -> Vec<String> {
         HostsSource::Slurm { defaults, jobs } => {
             [named(defaults.display().to_string()), vec![jobs.option()]].concat()
         }
-        HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => words_of(inner),
+        HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+            words_of(inner)
+        }
     }
 }
 
@@ -268,6 +279,8 @@ pub(crate) async fn carry_on(mut sweep: Sweep, mut finder: Option<FreeGpuFinder>
             }
         }
     }
+    sweep.equal = sweep.equal_trials();
+    sweep.save()?;
     sweep.print();
     if stopping {
         stderr::line(&format!("hint: continue with `rankdeck queue {} --resume`", sweep.name));
@@ -441,7 +454,54 @@ impl Sweep {
             "sweep": self.name,
             "held": is_held(&self.folder()),
             "trials": self.trials.iter().map(trial).collect::<Vec<_>>(),
+            "equal": self.equal,
         })
+    }
+
+    /// Compares the recordings of succeeded trials with the same result.
+    fn equal_trials(&self) -> Vec<Vec<usize>> {
+        let mut alike: BTreeMap<(Option<u64>, u64), Vec<usize>> = BTreeMap::new();
+        for (index, trial) in self.trials.iter().enumerate() {
+            if trial.state == TrialState::Succeeded {
+                alike.entry((trial.score().map(f64::to_bits), trial.env_step)).or_default().push(index);
+            }
+        }
+        let mut left = MOST_COMPARED;
+        let mut found = Vec::new();
+        for trials in alike.into_values().filter(|trials| trials.len() > 1) {
+            let trials: Vec<usize> = trials.into_iter().take(left).collect();
+            left -= trials.len();
+            let read: Vec<(usize, ComparedRun)> = trials
+                .into_iter()
+                .filter_map(|index| Some((index, recorded(self.trials.get(index)?.run.as_deref()?)?)))
+                .collect();
+            let (indices, runs): (Vec<usize>, Vec<ComparedRun>) = read.into_iter().unzip();
+            let groups = equal_results(&runs).into_iter();
+            found.extend(groups.map(|group| group.into_iter().map(|at| indices[at]).collect::<Vec<_>>()));
+        }
+        found
+    }
+
+    /// Describes trials with equal results.
+    fn equal_line(&self, group: &[usize]) -> String {
+        let trials: Vec<&Trial> = group.iter().filter_map(|index| self.trials.get(*index)).collect();
+        let seeds: Option<Vec<&str>> = trials.iter().map(|trial| trial.seed()).collect();
+        let is_one = trials.windows(2).all(|pair| pair[0].variant() == pair[1].variant());
+        match seeds.filter(|_| is_one) {
+            Some(seeds) => {
+                format!(
+                    "warning: seeds {} gave equal results: check how the program uses the seed",
+                    and(&seeds)
+                )
+            }
+            None => {
+                let numbers: Vec<String> = group.iter().map(|index| (index + 1).to_string()).collect();
+                let numbers: Vec<&str> = numbers.iter().map(String::as_str).collect();
+                let labels: Vec<String> = trials.iter().map(|trial| shown(&trial.sets)).collect();
+                let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+                format!("warning: trials {} gave equal results: {}", and(&numbers), and(&labels))
+            }
+        }
     }
 
     /// Prints one table of all variants, and the trials that did not succeed.
@@ -493,7 +553,80 @@ impl Sweep {
             ]
         });
         print::text(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+        for group in &self.equal {
+            print::stdout(&self.equal_line(group));
+        }
     }
+}
+
+/// Most recordings that a sweep compares at its end.
+const MOST_COMPARED: usize = 128;
+
+/// Reads the recording of a trial's run.
+fn recorded(run: &str) -> Option<ComparedRun> {
+    let found = recorded_runs::at_path(&Path::new(RUNS).join(run).display().to_string())?;
+    let (model, at) = recorded_runs::open(&found).ok()?.last().ok()?;
+    Some(ComparedRun::from_model(run, &model, at))
+}
+
+/// `a, b and c`.
+fn and(items: &[&str]) -> String {
+    match items.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => items.concat(),
+    }
+}
+
+/// What a trial gives its program. Trials that agree in it are the same run.
+fn program_view(own: &Experiment) -> Option<String> {
+    let LaunchConfig {
+        command,
+        code,
+        exclude,
+        include,
+        env,
+        pass_env,
+        slurm_env,
+        keep_launcher,
+        rank_variables,
+        group_secret,
+        threads,
+        on_disconnect: _,
+        lease_s: _,
+        stop_grace_s: _,
+        stop_limit_s: _,
+        master_addr,
+        master_port,
+    } = own.filled_launch();
+    let files = json!([code, exclude, include]);
+    let variables = json!([env, pass_env, slurm_env, keep_launcher, rank_variables, group_secret, threads]);
+    let watch = [own.watch.python_hook, own.watch.check_collectives, own.watch.fingerprint_weights];
+    let rest = json!([master_addr, master_port, own.run.seed, watch]);
+    (!command.is_empty()).then(|| json!([command, files, variables, rest]).to_string())
+}
+
+/// Rejects trials that are the same run, although their overrides differ.
+fn different(all: &[Experiment], trials: &[Vec<String>]) -> Result<(), Failure> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, view) in all.iter().enumerate().filter_map(|(index, own)| Some((index, program_view(own)?))) {
+        let Some(first) = seen.insert(view, index) else { continue };
+        let (one, other) = (&trials[first], &trials[index]);
+        let own = other.iter().filter(|set| !one.contains(set));
+        let keys: BTreeSet<&str> = own.filter_map(|set| set.split_once('=')).map(|(key, _)| key).collect();
+        let keys: Vec<String> = keys.into_iter().map(|key| format!("`{key}`")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        return Err(Failure::usage(format!(
+            "trials {} and {} would be the same run: {} does not reach the program",
+            first + 1,
+            index + 1,
+            and(&keys)
+        ))
+        .hint(
+            "sweep what the program gets: `args.KEY` (its `--KEY`), `launch.env.NAME`, or a key that \
+             `launch.command` names in braces",
+        ));
+    }
+    Ok(())
 }
 
 /// A trial of a sweep.
@@ -560,6 +693,11 @@ impl Trial {
     /// The score of the trial.
     fn score(&self) -> Option<f64> {
         self.last_eval.or(self.last_return)
+    }
+
+    /// Its seed, if the sweep sets it.
+    fn seed(&self) -> Option<&str> {
+        self.sets.iter().find_map(|set| set.strip_prefix("run.seed="))
     }
 
     /// Its overrides without the seed.
@@ -774,6 +912,49 @@ mod tests {
         }
         assert_eq!(label(&["a=1", secret]), "a=1 launch.env.API_TOKEN=***");
         assert_eq!(label(&["launch.env.API_KEY=\"two hunter2\""]), "launch.env.API_KEY=***");
+    }
+
+    #[test]
+    fn trials_that_are_the_same_run_are_refused() {
+        let load = |sets: &[&str]| -> Experiment {
+            let text = "[run]\nname = \"a\"\n[launch]\ncommand = [\"python3\", \"t.py\", \"{run.note}\"]\n";
+            let mut own: Experiment = toml::from_str(text).unwrap();
+            own.run.note = Some("n".into());
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            rankdeck_config::change_experiment(&own, &sets).unwrap()
+        };
+        let check = |sets: [&str; 2]| {
+            let all = sets.map(|set| load(&[set]));
+            different(&all, &sets.map(|set| vec![set.to_owned()]))
+        };
+        for sets in [
+            ["args.lr=1", "args.lr=2"],
+            ["run.seed=1", "run.seed=2"],
+            ["run.note=1", "run.note=2"],
+            ["launch.threads=1", "launch.threads=2"],
+            ["launch.env.A=1", "launch.env.A=2"],
+            ["watch.python_hook=true", "watch.python_hook=false"],
+        ] {
+            assert_eq!(check(sets), Ok(()), "{sets:?}");
+        }
+        for key in ["run.total_steps", "launch.stop_grace_s", "restart.no_progress", "watch.behind_after_s"] {
+            let sets = [format!("{key}=1"), format!("{key}=2")];
+            let failure = check([&sets[0], &sets[1]]).unwrap_err();
+            assert!(failure.code == code::USAGE && failure.cause.error.contains(key), "{failure}");
+        }
+    }
+
+    #[test]
+    fn equal_trials_are_named_by_seed_or_number() {
+        let trial =
+            |text: &str| Trial { sets: text.split(' ').map(str::to_owned).collect(), ..Trial::default() };
+        let sweep = Sweep {
+            trials: vec![trial("a=1 run.seed=1"), trial("a=1 run.seed=2"), trial("a=2 run.seed=2")],
+            ..Sweep::default()
+        };
+        assert!(sweep.equal_line(&[0, 1]).contains("seeds 1 and 2 gave equal results"));
+        let other = sweep.equal_line(&[0, 1, 2]);
+        assert!(other.contains("trials 1, 2 and 3 gave equal results"), "{other}");
     }
 
     #[test]

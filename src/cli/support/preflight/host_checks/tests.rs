@@ -358,7 +358,13 @@ fn trainer_needs_binary_and_matching_libtorch() {
 fn uploaded_code_must_contain_the_script() {
     let draft = draft(1);
     let judge = |has_script| {
-        let code = PushedCode { hash: "ab".repeat(32), has_script, imports: Vec::new(), left_out: None };
+        let code = PushedCode {
+            hash: "ab".repeat(32),
+            has_script,
+            imports: Vec::new(),
+            beside: Vec::new(),
+            left_out: None,
+        };
         let mut examined = good();
         examined.findings.program.as_mut().unwrap().script_exists = false;
         let cells = column(&PreflightInput { code: Some(&code), ..subject(&draft) }, 0, &Ok(examined));

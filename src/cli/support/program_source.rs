@@ -1,0 +1,172 @@
+//! Searches the source of a user's program for names: the command, and the files on this machine that it leads to.
+//!
+//! The source may be elsewhere, or use a name in a way that is not found: no match is no proof.
+
+use rankdeck_config::ExperimentSource;
+use rankdeck_proto::regular;
+use rankdeck_types::code::Code;
+use rankdeck_types::command::{CommandParts, CommandTarget};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::{Host, Transport};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Most files of a program that are read, and most bytes of each.
+const FILES: usize = 256;
+const BYTES: u64 = 1 << 20;
+/// Extensions of files that are followed when a text names them.
+const FOLLOWED: [&str; 8] = [".py", ".sh", ".bash", ".yaml", ".yml", ".toml", ".json", ".cfg"];
+/// The client module names variables in every program that it is next to.
+const CLIENT: &str = "rankdeck.py";
+
+/// Where a program may be on this machine.
+pub(crate) struct ProgramSource {
+    pub(super) folders: Vec<PathBuf>,
+}
+
+impl ProgramSource {
+    /// The directories of an experiment's program.
+    pub(crate) fn of(experiment: &Experiment, source: &ExperimentSource, hosts: &[Host]) -> ProgramSource {
+        let here = |host: &&Host| matches!(host.transport, Transport::Local);
+        let code =
+            experiment.launch.code.iter().filter_map(Code::path).map(|path| source.folder().join(path));
+        let workdirs = hosts.iter().filter(here).map(|host| {
+            let workdir = host.workdir.as_str();
+            PathBuf::from(if workdir.is_empty() { "." } else { workdir })
+        });
+        ProgramSource {
+            folders: code.chain([source.folder()]).chain(workdirs).chain([PathBuf::from(".")]).collect(),
+        }
+    }
+
+    /// Whether the script or module of the command is on this machine; true for a program of any other kind.
+    pub(crate) fn has(&self, command: &[String]) -> bool {
+        let search = self.search();
+        match CommandParts::of(command).map(|parts| parts.target) {
+            Some(CommandTarget::Script(path)) => search.file(path, None).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Whether the command, or a file that it leads to, has a text for which `names` is true.
+    pub(crate) fn names(&self, command: &[String], names: &dyn Fn(&str) -> bool) -> bool {
+        self.search().finds(command, names)
+    }
+
+    fn search(&self) -> SourceSearch<'_> {
+        SourceSearch { folders: &self.folders, read: BTreeSet::new() }
+    }
+}
+
+/// Lines of a program that are not comments.
+pub(crate) fn code_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'))
+}
+
+/// The word without variables of a shell, which nothing expands in an argument.
+fn without_variables(word: &str) -> String {
+    let mut parts = word.split('$');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |kept, part| {
+        let name = part.strip_prefix('{').unwrap_or(part);
+        kept + " " + name.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
+/// The files of a program that have been read.
+struct SourceSearch<'a> {
+    folders: &'a [PathBuf],
+    read: BTreeSet<PathBuf>,
+}
+
+impl SourceSearch<'_> {
+    fn finds(mut self, command: &[String], names: &dyn Fn(&str) -> bool) -> bool {
+        let mut open: Vec<PathBuf> = Vec::new();
+        for (at, word) in command.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|at| command.get(at)).map_or("", String::as_str);
+            let is_text = before.starts_with('-') && before.ends_with('c');
+            if is_text && names(word) || names(&without_variables(word)) {
+                return true;
+            }
+            let value = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
+            open.extend([word.as_str(), value].iter().filter_map(|name| self.file(name, None)));
+            if before == "-m" {
+                open.extend(self.module(word, None));
+            }
+            if is_text {
+                open.extend(self.named_in(word, None));
+            }
+        }
+        while let Some(path) = open.pop() {
+            let is_client = path.file_name().is_some_and(|name| name == CLIENT);
+            if is_client || self.read.len() >= FILES || !self.read.insert(path.clone()) {
+                continue;
+            }
+            let text = text_of(&path);
+            if names(&text) {
+                return true;
+            }
+            open.extend(self.named_in(&text, path.parent()));
+            if path.extension().is_some_and(|ending| ending == "py") {
+                open.extend(self.imported_by(&text, path.parent()));
+            }
+        }
+        false
+    }
+
+    /// Finds a file with this name, next to another one or in a directory of the program.
+    fn file(&self, name: &str, dir: Option<&Path>) -> Option<PathBuf> {
+        let places = dir.into_iter().chain(self.folders.iter().map(PathBuf::as_path));
+        places.map(|folder| folder.join(name)).find(|path| !name.is_empty() && path.is_file())
+    }
+
+    /// The files of a module.
+    fn module(&self, name: &str, dir: Option<&Path>) -> Vec<PathBuf> {
+        let path = name.trim_start_matches('.').replace('.', "/");
+        let files = [format!("{path}.py"), format!("{path}/__init__.py"), format!("{path}/__main__.py")];
+        files.iter().filter(|_| !path.is_empty()).filter_map(|file| self.file(file, dir)).collect()
+    }
+
+    /// Returns the files that a text names: scripts that a shell starts, and configurations.
+    fn named_in(&self, text: &str, dir: Option<&Path>) -> Vec<PathBuf> {
+        let is_part = |c: char| c.is_alphanumeric() || "._-/~".contains(c);
+        let mut words = text.split(|c| !is_part(c)).filter(|word| !word.is_empty()).peekable();
+        let mut found = Vec::new();
+        while let Some(word) = words.next() {
+            if word == "-m" {
+                found.extend(words.peek().into_iter().flat_map(|module| self.module(module, dir)));
+            } else if FOLLOWED.iter().any(|ending| word.ends_with(ending)) {
+                found.extend(self.file(word, dir));
+            }
+        }
+        found
+    }
+
+    /// Modules of the program that a Python source imports.
+    fn imported_by(&self, text: &str, dir: Option<&Path>) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for line in text.lines().map(str::trim_start) {
+            let line = line.split('#').next().unwrap_or_default();
+            if let Some(list) = line.strip_prefix("import ") {
+                let names = list.split(',').filter_map(|name| name.split_whitespace().next());
+                found.extend(names.flat_map(|name| self.module(name, dir)));
+            } else if let Some((from, names)) =
+                line.strip_prefix("from ").and_then(|rest| rest.split_once(" import"))
+            {
+                let from = from.trim();
+                found.extend(self.module(from, dir));
+                let names = names.split([',', '(', ')']).filter_map(|name| name.split_whitespace().next());
+                found.extend(names.flat_map(|name| self.module(&format!("{from}.{name}"), dir)));
+            }
+        }
+        found
+    }
+}
+
+/// Returns the start of a file; empty if it cannot be read.
+fn text_of(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let _ = regular::open(path).map(|file| file.take(BYTES).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
