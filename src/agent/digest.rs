@@ -10,10 +10,11 @@ use rankdeck_proto::message::{
 };
 use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_proto::regular;
-use rankdeck_proto::run_entry::{NodeDigest, RankFailure, SavedCheckpoint};
+use rankdeck_proto::run_entry::{NodeDigest, NodeProgress, RankFailure, SavedCheckpoint};
 use rankdeck_proto::trust;
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::clip;
 use serde::{Deserialize, Serialize};
@@ -34,8 +35,6 @@ const EVALUATIONS: usize = 10_000;
 const TEXT: usize = 400;
 /// Longest name of what ranks run, characters.
 const PROGRAM: usize = 200;
-/// The scalar in which a user's program reports its returns.
-const RETURN: &str = "charts/episodic_return";
 
 /// A digest, and the file of records that it is of.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -126,6 +125,8 @@ struct DigestBuilder {
     saved_by: Generation,
     evals: VecDeque<Evaluation>,
     rate: SmoothedRate,
+    /// Names of the present launch.
+    meanings: Meanings,
 }
 
 impl DigestBuilder {
@@ -196,6 +197,7 @@ impl DigestBuilder {
                     own_step: digest.own_step,
                     ..NodeDigest::default()
                 };
+                self.meanings = Meanings::new(&experiment.metrics.names);
                 self.drop_abandoned();
                 self.rate = SmoothedRate::default();
                 (self.generation, self.last) = (record.generation, record.time);
@@ -232,9 +234,12 @@ impl DigestBuilder {
                 }
                 apply_event(&mut self.digest, record, *rank, event);
             }
-            RecordEvent::Metrics { env_step, values, .. } => {
+            RecordEvent::Metrics { env_step, values, progress, .. } => {
                 digest.own_step = env_step.or(digest.own_step);
-                digest.last_return = values.get(RETURN).copied().or(digest.last_return);
+                digest.last_return = self.meanings.value(Meaning::Return, values).or(digest.last_return);
+                if let Some(shown) = progress.as_ref().filter(|_| present) {
+                    digest.progress = Some(NodeProgress { shown: shown.clone(), time: record.time });
+                }
             }
             RecordEvent::RankSpawned { .. }
             | RecordEvent::RankExited { .. }
@@ -430,6 +435,7 @@ fn fail(digest: &mut NodeDigest, record: &Record, rank: Rank, text: &str) {
 mod tests {
     use super::*;
     use rankdeck_proto::message::{LaunchSpec, StopMode};
+    use rankdeck_proto::progress_bar::ShownProgress;
     use rankdeck_types::exit::Exit;
     use rankdeck_types::ids::NodeRank;
 
@@ -509,6 +515,35 @@ mod tests {
         assert_eq!((counted.env_step, counted.train_iter, digest.last_return), (200, 8, Some(1.5)));
         let (_folder, paths) = written(&[launch(0), counters(0, 100, false)]);
         assert_eq!(read(&paths, true).counted, None, "of a program that sends totals");
+    }
+
+    #[test]
+    fn values_and_bar_of_a_program_are_in_the_digest() {
+        let metrics = |values: &[(&str, f64)], progress: Option<u64>| RecordEvent::Metrics {
+            rank: Rank(0),
+            source: "stdout".into(),
+            env_step: None,
+            values: values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            skipped: 0,
+            not_finite: BTreeMap::new(),
+            spread: BTreeMap::new(),
+            counter: None,
+            progress: progress.map(|done| ShownProgress { done, ..ShownProgress::default() }),
+        };
+        let events = [
+            launch(0),
+            metrics(&[("rollout/ep_rew_mean", 21.5)], None),
+            metrics(&[("loss", 0.5)], Some(20)),
+            metrics(&[("my/score", 1.0)], None),
+        ];
+        let (_folder, paths) = written(&events);
+        let digest = read(&paths, true);
+        let progress = digest.progress.map(|progress| (progress.shown.done, progress.time));
+        assert_eq!((digest.last_return, progress), (Some(21.5), Some((20, 3.0))));
+        let RecordEvent::Launched { mut spec } = launch(0) else { unreachable!() };
+        spec.plan.experiment.metrics.names = [("return".into(), "my/score".into())].into();
+        let (_folder, paths) = written(&[&[RecordEvent::Launched { spec }], &events[1..]].concat());
+        assert_eq!(read(&paths, true).last_return, Some(1.0), "the name that the user assigns");
     }
 
     #[test]

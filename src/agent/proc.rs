@@ -172,6 +172,18 @@ pub fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
+/// A process and those below it, the nearest first, at most `most`.
+pub(crate) fn nearest(root: u32, most: usize) -> Vec<u32> {
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() && found.len() < most {
+        found.extend(children(found[at]));
+        at += 1;
+    }
+    found.truncate(most);
+    found
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     threads

@@ -137,6 +137,12 @@ impl Printer {
                         }
                         self.progress_at = Some(now);
                     }
+                    ReportBody::Metrics { .. } if self.pace.every_ms.is_none() => {
+                        if self.metrics_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
+                            return;
+                        }
+                        self.metrics_at = Some(now);
+                    }
                     ReportBody::Histogram { .. } | ReportBody::Image { .. }
                         if self.pace.every_ms.is_none() =>
                     {
@@ -280,15 +286,22 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
             vec![OutputLine::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
         }
         ReportBody::Notice { host, text, .. } => out(format!("notice from {host}: {text}")),
-        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, .. } => out(format!(
-            "eval {}at step {}: return {} ± {} over {}{}",
-            if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
-            count(*env_step),
-            fixed(*return_mean, 2),
-            fixed(*return_std, 2),
-            plural(*episodes as usize, "episode"),
-            if *stop { ", stop value reached" } else { "" },
-        )),
+        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, series, .. } => {
+            let spread = match series.is_empty() {
+                true => {
+                    let episodes = plural(*episodes as usize, "episode");
+                    format!(" ± {} over {episodes}", fixed(*return_std, 2))
+                }
+                false => format!(" ({series})"),
+            };
+            out(format!(
+                "eval {}at step {}: return {}{spread}{}",
+                if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
+                count(*env_step),
+                fixed(*return_mean, 2),
+                if *stop { ", stop value reached" } else { "" },
+            ))
+        }
         ReportBody::Checkpoint { path, env_step, reason, .. } => {
             out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
         }
@@ -297,11 +310,16 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
             let lines = verdict_lines(verdict).into_iter().enumerate();
             lines.map(|(i, text)| OutputLine::Out(format!("{}  {text}", lead(i)))).collect()
         }
-        ReportBody::Metrics { rank, source, env_step, values, .. } => {
+        ReportBody::Metrics { rank, source, env_step, values, progress, .. } => {
             let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
-            let values: Vec<String> =
+            let mut parts: Vec<String> =
                 values.iter().take(8).map(|(name, value)| format!("{name} {}", fixed(*value, 4))).collect();
-            let text = format!("{step}{}  (rank {rank} only, from {source})", values.join("  "));
+            if let Some(progress) = progress {
+                let eta = progress.eta_s.map_or(String::new(), |eta| format!(", eta {}", duration(eta)));
+                let label = if progress.label.is_empty() { "progress" } else { progress.label.as_str() };
+                parts.push(format!("{label} {}{eta}", progress.amount()));
+            }
+            let text = format!("{step}{}  (rank {rank} only, from {source})", parts.join("  "));
             vec![OutputLine::Gauge(format!("{at}  {text}"))]
         }
         ReportBody::Histogram { name, env_step, count: values, mean, min, max, .. } => {

@@ -338,6 +338,7 @@ fn totals(to: &mut OpenMetricsWriter, model: &Model, now: Timestamp) {
     let age = progress.map(|progress| progress.since(now) as f64 / 1000.0);
     to.one("progress_age_seconds", Gauge, "Seconds since the last reported totals.", age);
     let mean = counters.and_then(|all| all.return_last_100).or(progress.and_then(|all| all.return_mean));
+    let mean = mean.or(model.own.as_ref().and_then(|own| own.return_mean));
     to.one("episode_return", Gauge, "Mean return of the last training episodes.", mean);
     to.one(
         "eval_return",

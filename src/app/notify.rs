@@ -336,6 +336,7 @@ mod tests {
             return_min: 0.0,
             return_max: 0.0,
             stop: false,
+            series: String::new(),
         };
         Report { run: RunId("r".into()), generation: Generation(0), time: 1.0, body }
     }

@@ -11,7 +11,7 @@ use rankdeck_types::ids::RunId;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::Plan;
 use rankdeck_types::variables;
-use rankdeck_types::words::{bytes, clean, count, duration, fixed, plural, ranges, rate};
+use rankdeck_types::words::{NONE, bytes, clean, count, duration, fixed, plural, ranges, rate};
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
 const EVALS: usize = 12;
@@ -122,15 +122,16 @@ fn evaluations(model: &Model) -> Vec<String> {
             (false, true) => "best",
             _ => "",
         };
+        let reported = |text: String| if eval.is_of_series() { NONE.to_owned() } else { text };
         [
             (i + 1).to_string(),
             count(eval.env_step),
-            count(eval.train_iter),
-            eval.episodes.to_string(),
+            reported(count(eval.train_iter)),
+            reported(eval.episodes.to_string()),
             fixed(eval.return_mean, 2),
-            fixed(eval.return_std, 2),
-            fixed(eval.return_min, 2),
-            fixed(eval.return_max, 2),
+            reported(fixed(eval.return_std, 2)),
+            reported(fixed(eval.return_min, 2)),
+            reported(fixed(eval.return_max, 2)),
             note.to_owned(),
         ]
     }));

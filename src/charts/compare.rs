@@ -7,12 +7,13 @@ use rankdeck_core::compare::{ComparedRun, MeanPoint, SeedGroup, groups, mean_and
 use rankdeck_core::series::Series;
 use rankdeck_kit::plot::Dot;
 use rankdeck_kit::text;
+use rankdeck_types::meaning::{Meaning, Meanings};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Series that matter most, in this order.
-const FIRST: [&str; 5] =
-    ["charts/episodic_return", "charts/eval_return", "losses/value_loss", "loss", "charts/SPS"];
+const FIRST: [Meaning; 5] =
+    [Meaning::Return, Meaning::EvalReturn, Meaning::ValueLoss, Meaning::Loss, Meaning::StepsPerSecond];
 /// Width of the labels of the y axis.
 const GUTTER: usize = 8;
 
@@ -43,7 +44,12 @@ pub fn series_names(runs: &[ComparedRun]) -> Vec<String> {
     let all: BTreeSet<&String> = runs.iter().flat_map(|run| run.series.keys()).collect();
     let mut names: Vec<String> =
         all.into_iter().filter(|name| runs.iter().any(|run| has(run, name))).cloned().collect();
-    names.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    let meanings = Meanings::default();
+    let place = |name: &str| {
+        let meaning = meanings.of(name)?;
+        FIRST.iter().position(|first| *first == meaning)
+    };
+    names.sort_by_cached_key(|name| place(name).unwrap_or(FIRST.len()));
     names
 }
 

@@ -77,7 +77,8 @@ impl SavedFile {
 /// Returns the shown series as CSV, SVG and PNG, and shown histograms as CSV.
 pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFile> {
     let charts = model.charts().map(|(name, series)| (name.as_str(), series));
-    let is_exported = |name: &str| list.selected.as_deref() == Some(name) || list.is_shown(model, name);
+    let shown = list.shown_names(model);
+    let is_exported = |name: &str| list.selected.as_deref() == Some(name) || shown.contains(&name);
     let shown: Vec<(&str, &Series)> = charts.filter(|(name, _)| is_exported(name)).collect();
     let (scale, weight) = (view.scale(model), view.weight());
     let curves = |(name, series): &(&str, &Series)| {

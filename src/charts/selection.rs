@@ -2,14 +2,8 @@
 
 use rankdeck_core::model::Model;
 use rankdeck_core::series::Series;
+use rankdeck_types::meaning::{EVAL, Meaning, RETURN, SPEED};
 use std::collections::BTreeSet;
-
-/// Returns of training episodes.
-pub const RETURN: &str = "charts/episodic_return";
-/// Mean returns of evaluations.
-pub const EVAL: &str = "charts/eval_return";
-/// Global environment steps per second.
-pub const SPEED: &str = "charts/SPS";
 
 /// The list of series.
 #[derive(Debug, Clone, Default)]
@@ -25,11 +19,11 @@ pub struct SeriesList {
 }
 
 impl SeriesList {
-    /// Tests whether a series is shown in addition to the selected one.
-    pub fn is_shown(&self, model: &Model, name: &str) -> bool {
+    /// Returns the names of the series shown in addition to the selected one.
+    pub fn shown_names<'a>(&'a self, model: &'a Model) -> Vec<&'a str> {
         match &self.shown {
-            Some(shown) => shown.contains(name),
-            None => default_series(model).contains(&name),
+            Some(shown) => shown.iter().map(String::as_str).collect(),
+            None => default_series(model),
         }
     }
 
@@ -58,23 +52,35 @@ impl SeriesList {
     /// Returns the series that are drawn, the selected one first.
     pub fn drawn<'a>(&self, model: &'a Model) -> Vec<&'a str> {
         let names = model.charts().map(|(name, _)| name.as_str());
+        let shown = self.shown_names(model);
         let is_selected = |name: &str| self.selected.as_deref() == Some(name);
         let (mut drawn, others): (Vec<&str>, Vec<&str>) = names
-            .filter(|name| is_selected(name) || self.is_shown(model, name))
+            .filter(|name| is_selected(name) || shown.contains(name))
             .partition(|name| is_selected(name));
         drawn.extend(others);
         drawn
     }
 }
 
+/// Returns the chart of the returns of training episodes.
+pub fn returns(model: &Model) -> Option<&str> {
+    let counted = model.scalars.get_key_value(RETURN).map(|(name, _)| name.as_str());
+    counted.or_else(|| model.series(Meaning::Return).map(|(name, _)| name))
+}
+
+/// Returns the chart of the mean returns of evaluations.
+pub fn evaluations(model: &Model) -> Option<&Series> {
+    model.series(Meaning::EvalReturn).map(|(_, series)| series)
+}
+
 /// Returns the series that matter most, as far as they exist: return, loss, speed; else the first one.
 pub fn default_series(model: &Model) -> Vec<&str> {
     let names = || model.scalars.keys().map(String::as_str);
-    let first = names().find(|name| *name == RETURN).or_else(|| names().find(|name| *name == EVAL));
-    let loss = names()
-        .find(|name| *name == "losses/value_loss")
-        .or_else(|| names().find(|name| name.starts_with("losses/") || name.contains("loss")));
-    let speed = names().find(|name| *name == SPEED);
+    let of = |meaning| model.series(meaning).map(|(name, _)| name);
+    let first = returns(model).or_else(|| of(Meaning::EvalReturn));
+    let loss = of(Meaning::ValueLoss).or_else(|| of(Meaning::Loss));
+    let loss = loss.or_else(|| names().find(|name| name.starts_with("losses/") || name.contains("loss")));
+    let speed = of(Meaning::StepsPerSecond);
     let found: Vec<&str> = [first, loss, speed].into_iter().flatten().collect();
     let first = || names().chain(model.histograms.keys().map(String::as_str)).next();
     if found.is_empty() { first().into_iter().collect() } else { found }

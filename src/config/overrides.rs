@@ -128,8 +128,8 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
 /// Returns whether the schema expects a string at this path.
 fn is_text(parts: &[&str], keys: Keys) -> bool {
     let kind = |parts: &[&str]| schema::find(keys, parts).map(|key| &key.kind);
-    matches!(kind(parts), Some(ValueKind::Text(_)))
-        || parts.split_last().is_some_and(|(_, table)| matches!(kind(table), Some(ValueKind::Environment)))
+    let is_free = |table: &[&str]| matches!(kind(table), Some(ValueKind::Environment | ValueKind::Names(_)));
+    matches!(kind(parts), Some(ValueKind::Text(_))) || parts.split_last().is_some_and(|(_, table)| is_free(table))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
 use super::slurm::{self, SlurmJobs};
 use super::{hosts, slurm_jobs};
-use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::setup::Setup;
 use rankdeck_types::{command, hidden};
@@ -257,8 +256,6 @@ pub enum ExperimentSource {
         words: Vec<String>,
         /// Upload the working directory.
         ships: bool,
-        /// Metrics to parse from its output.
-        metrics: Metrics,
     },
 }
 
@@ -276,7 +273,7 @@ impl ExperimentSource {
                 let missing = "pass an experiment file, such as `configs/cartpole_ppo.toml`";
                 document::read(path, "experiment file", missing)
             }
-            ExperimentSource::Command { words, ships, metrics } => {
+            ExperimentSource::Command { words, ships } => {
                 let mut launch = toml::Table::new();
                 launch.insert("command".into(), words.clone().into());
                 if *ships {
@@ -287,11 +284,6 @@ impl ExperimentSource {
                 let mut text = toml::Table::new();
                 text.insert("run".into(), run.into());
                 text.insert("launch".into(), launch.into());
-                if let Ok(picked) = toml::Table::try_from(metrics)
-                    && !picked.is_empty()
-                {
-                    text.insert("metrics".into(), picked.into());
-                }
                 Ok(Arc::new(SourceText::new(COMMAND_LINE, text.to_string())))
             }
         }

@@ -3,11 +3,12 @@
 
 use crate::model::Model;
 use crate::report::RunOutcome;
-use crate::run_summary::{RETURNS, RunSummary};
+use crate::run_summary::RunSummary;
 use crate::series::{Series, SeriesPoint};
 use crate::statistics::{bootstrap_interval, interquartile_mean};
 use rankdeck_types::hidden;
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::meaning::Meaning;
 use rankdeck_types::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,7 +52,7 @@ impl ComparedRun {
     /// Summarizes a model as it was at `at`, by the model's clock.
     pub fn from_model(run: &str, model: &Model, at: Timestamp) -> ComparedRun {
         let summary = RunSummary::from_model(model, at);
-        let returns = RETURNS.iter().find_map(|name| model.scalars.get(*name));
+        let returns = model.series(Meaning::Return).map(|(_, series)| series);
         let evals = || model.evals.iter().map(|eval| eval.return_mean).filter(|value| value.is_finite());
         let greatest =
             returns.and_then(|series| series.points().iter().map(|point| point.high).max_by(f64::total_cmp));

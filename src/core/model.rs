@@ -31,12 +31,14 @@ use rankdeck_proto::message::{
     Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, Phase, RankSample, StopMode,
     Survivor, Work,
 };
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_proto::show::LiveFrame;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, Timestamp, WallTime};
 use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::plan::{Plan, PlannedRank};
 use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
@@ -355,6 +357,19 @@ impl Model {
         self.scalars.iter().chain(&self.spreads).chain(histograms)
     }
 
+    /// The meanings of the program's names.
+    pub fn meanings(&self) -> Meanings {
+        let plan = self.plan.as_ref();
+        plan.map(|plan| Meanings::new(&plan.experiment.metrics.names)).unwrap_or_default()
+    }
+
+    /// The series of the run with a meaning, the best one if there are several.
+    pub fn series(&self, meaning: Meaning) -> Option<(&str, &Series)> {
+        let names = self.scalars.iter().filter(|(_, series)| !series.points().is_empty());
+        let name = self.meanings().best(meaning, names.map(|(name, _)| name.as_str()))?;
+        Some((name, self.scalars.get(name)?))
+    }
+
     /// The chart of this name.
     pub fn chart(&self, name: &str) -> Option<&Series> {
         let histogram = || self.histograms.get(name).map(HistogramSeries::summary);
@@ -623,13 +638,42 @@ pub struct OwnMetrics {
     pub steps_per_s: Option<f64>,
     /// Mean return of its latest episodes.
     pub return_mean: Option<f64>,
-    /// Records so far.
+    /// Records with values so far.
     pub records: u64,
+    /// Place of the latest values: steps, or what the program counts instead, else their number.
+    #[serde(default)]
+    pub x: f64,
+    /// How far it is, by its progress bar or a counter with an end.
+    #[serde(default)]
+    pub progress: Option<OwnProgress>,
     /// When the latest came.
     pub at: Timestamp,
     /// How old it was by then, milliseconds.
     #[serde(default)]
     pub age_ms: u64,
+}
+
+/// Progress as a program shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OwnProgress {
+    pub shown: ShownProgress,
+    /// When it came.
+    pub at: Timestamp,
+    /// How old it was by then, milliseconds.
+    #[serde(default)]
+    pub age_ms: u64,
+}
+
+impl OwnProgress {
+    /// Milliseconds from when the program showed it to `now`.
+    pub fn since(&self, now: Timestamp) -> u64 {
+        now.since(self.at).saturating_add(self.age_ms)
+    }
+
+    /// Seconds to the end.
+    pub fn eta_s(&self, now: Timestamp) -> Option<f64> {
+        self.shown.eta_after(self.since(now) as f64 / 1000.0)
+    }
 }
 
 impl OwnMetrics {

@@ -8,6 +8,7 @@ use crate::card::Card;
 use crate::reason::Reason;
 use rankdeck_proto::media::ImageFormat;
 use rankdeck_proto::message::{GpuSample, Work};
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,13 @@ pub enum ReportBody {
         env_step: Option<u64>,
         /// Name to value.
         values: std::collections::BTreeMap<String, f64>,
+        /// The return of training episodes among them, whatever the program calls it.
+        #[serde(default)]
+        return_mean: Option<f64>,
+        /// How far the program is, by its progress bar or a counter with an end; `null` if that has not
+        /// changed.
+        #[serde(default)]
+        progress: Option<ShownProgress>,
         /// Always `false`: one rank's own, not reduced over the ranks.
         reduced: bool,
     },
@@ -170,6 +178,10 @@ pub enum ReportBody {
         return_max: f64,
         /// The stop value was reached.
         stop: bool,
+        /// The series of a program that reports no evaluations: only its mean return is known. Empty for one that
+        /// was reported.
+        #[serde(default)]
+        series: String,
     },
     /// A checkpoint is complete.
     Checkpoint {

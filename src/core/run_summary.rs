@@ -7,6 +7,8 @@
 use crate::model::{self, Model};
 use crate::origin::{LATEST, Standing};
 use crate::series::Series;
+use rankdeck_proto::progress_bar::ShownProgress;
+use rankdeck_types::meaning::Meaning;
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome, Work};
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
@@ -14,9 +16,6 @@ use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Timestamp, WallTime};
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-/// Returns of training episodes, the steadiest first.
-pub(crate) const RETURNS: [&str; 2] = ["charts/return_last_100", "charts/episodic_return"];
 
 /// The summary of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -40,6 +39,8 @@ pub struct RunSummary {
     /// The goal in environment steps.
     pub total_steps: Option<u64>,
     pub train_iter: Option<u64>,
+    /// How far a program is, by its progress bar or a counter with an end.
+    pub progress: Option<ShownProgress>,
     /// Finished training episodes.
     pub episodes: Option<u64>,
     /// Environment steps per second of late; `None` before they are measured.
@@ -81,7 +82,12 @@ impl RunSummary {
         let totals = model.latest.as_ref().map(|latest| &latest.counters);
         let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
         let own = model.own.as_ref();
-        let returns = RETURNS.iter().find_map(|name| model.scalars.get(*name));
+        let returns = model.series(Meaning::Return).map(|(_, series)| series);
+        let shown = own.and_then(|own| own.progress.as_ref());
+        let progress = shown.map(|progress| ShownProgress {
+            eta_s: progress.eta_s(at).filter(|_| model.run.state != model::RunState::Over),
+            ..progress.shown.clone()
+        });
         let best = model.evals.iter().filter(|eval| eval.return_mean.is_finite());
         let outcome = model.run.outcome.filter(|_| model.run.state == model::RunState::Over);
         let experiment = model.plan.as_ref().map(|plan| &plan.experiment);
@@ -99,6 +105,7 @@ impl RunSummary {
             env_step: totals.map(|totals| totals.env_step).or(own.and_then(|own| own.env_step)),
             total_steps: model.run.total_steps.filter(|target| *target > 0),
             train_iter: totals.map(|totals| totals.train_iter),
+            progress,
             episodes: totals.map(|totals| totals.episodes),
             steps_per_s: model.latest.as_ref().and_then(|latest| latest.steps_per_s),
             last_return: returns.and_then(Series::last).or(own.and_then(|own| own.return_mean)),
@@ -174,6 +181,7 @@ impl RunSummary {
                 .or(reports().find_map(|digest| digest.own_step)),
             total_steps: first.map(|digest| digest.total_steps).filter(|goal| *goal > 0),
             train_iter: totals.or(counted).map(|counters| counters.train_iter),
+            progress: latest.iter().find_map(|part| shown(&part.digest, now, over)),
             episodes: totals.or(counted).map(|counters| counters.episodes),
             last_return: furthest
                 .and_then(|digest| digest.last_return)
@@ -234,6 +242,13 @@ fn checkpoint(parts: &[&RunEntry], latest: &[&RunEntry]) -> Option<SavedCheckpoi
     };
     let continues = latest.iter().any(|part| part.digest.resumed_from.as_deref() == Some(LATEST));
     newest(latest).or_else(|| newest(parts).filter(|_| continues))
+}
+
+/// The progress that a program of this node shows; of a run that is over, nothing is left.
+fn shown(digest: &NodeDigest, now: WallTime, over: bool) -> Option<ShownProgress> {
+    let progress = digest.progress.as_ref()?;
+    let eta_s = progress.shown.eta_after(now - progress.time).filter(|_| !over);
+    Some(ShownProgress { eta_s, ..progress.shown.clone().checked() })
 }
 
 fn duration(digest: &NodeDigest, now: WallTime) -> f64 {

@@ -131,6 +131,7 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
             ..PageSample::default()
         }),
         signals: Default::default(),
+        live: String::new(),
     }
 }
 

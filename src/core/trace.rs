@@ -167,12 +167,13 @@ impl SegmentWriter {
         let entry = self.entries;
         self.entries += 1;
         if let Event::AgentMessage { node, message } = event
-            && let AgentMessage::Log { rank, first, lines, times } = message.as_ref()
+            && let AgentMessage::Log { rank, first, overwritten, lines, times } = message.as_ref()
             && let Some((newest, older)) = lines.split_last()
             && (1..=MOST_LINES as usize).contains(&older.len())
         {
             let (lines, times) = (vec![newest.clone()], times.clone());
-            let message = AgentMessage::Log { rank: *rank, first: *first, lines, times };
+            let (rank, first, overwritten) = (*rank, *first, *overwritten);
+            let message = AgentMessage::Log { rank, first, overwritten, lines, times };
             let event = Event::AgentMessage { node: *node, message: Box::new(message) };
             encode(&EntryOut { at, event: &event, lines_apart: older.len() as u32 }, entries);
             encode(&BurstOut { entry, lines: older }, bursts);
@@ -412,7 +413,8 @@ mod tests {
 
     fn log(lines: &[&str]) -> Event {
         let lines = lines.iter().map(|line| line.to_string()).collect();
-        let message = AgentMessage::Log { rank: Rank(0), first: 5, lines, times: Vec::new() };
+        let message =
+            AgentMessage::Log { rank: Rank(0), first: 5, overwritten: 0, lines, times: Vec::new() };
         Event::AgentMessage { node: NodeRank(0), message: Box::new(message) }
     }
 

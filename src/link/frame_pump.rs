@@ -374,7 +374,7 @@ mod tests {
         let mut bench = bench_of(1024);
         let lines = vec!["x".repeat(LARGE)];
         let log =
-            AgentMessage::Log { rank: rankdeck_types::ids::Rank(0), first: 0, lines, times: Vec::new() };
+            AgentMessage::Log { rank: rankdeck_types::ids::Rank(0), first: 0, overwritten: 0, lines, times: Vec::new() };
         let frame = frame::encode(&log).unwrap();
         let mut agent = bench.agent.try_clone().unwrap();
         let sender = std::thread::spawn(move || (0..FRAMES).for_each(|_| agent.write_all(&frame).unwrap()));

@@ -20,6 +20,8 @@
 //! secret        the shared secret of the ranks of one generation
 //! media         histograms and images that programs log
 //! lines         bytes as lines of text, for transports that carry only lines
+//! printed       values in the output of programs
+//! progress_bar  progress bars in the output of programs
 //! pack          a directory as one file, named by its content
 //! folders       directories that the console and the agent locate in the same way
 //! trust         whether directories, files and sockets belong to this user alone
@@ -43,7 +45,9 @@ pub mod mapping;
 pub mod media;
 pub mod message;
 pub mod pack;
+pub mod printed;
 pub mod process;
+pub mod progress_bar;
 pub mod rate;
 pub mod regular;
 pub mod run_entry;

@@ -275,6 +275,10 @@ pub enum AgentMessage {
         rank: Rank,
         /// Number of the first line in the rank's log file of this generation, from 0.
         first: u64,
+        /// Numbers before it that no line has: the rank has written over those lines, as progress bars below
+        /// each other do.
+        #[serde(default, skip_serializing_if = "sample::is_zero")]
+        overwritten: u64,
         /// The lines, without newline, each cut at 4 KiB.
         lines: Vec<String>,
         /// Times at which they were read, in order; empty: unknown.

@@ -2,6 +2,7 @@
 
 use crate::lineage::Lineage;
 use crate::message::{Counters, Ending, Evaluation, FinishReason, Survivor};
+use crate::progress_bar::ShownProgress;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
@@ -117,6 +118,17 @@ pub struct NodeDigest {
     pub checkpoint: Option<SavedCheckpoint>,
     /// Environment steps of a user's program that does not use the event socket.
     pub own_step: Option<u64>,
+    /// How far such a program is, as it shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<NodeProgress>,
+}
+
+/// Progress that a program shows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeProgress {
+    pub shown: ShownProgress,
+    /// When it was recorded.
+    pub time: WallTime,
 }
 
 /// A checkpoint on rank 0's host.

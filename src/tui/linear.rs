@@ -348,9 +348,10 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
     let name = model.run.id.as_ref().map_or("the run", |id| id.0.as_str());
     let mut lines = vec![format!("{name}, generation {}: {}", model.run.generation, state(model))];
     if let Some(figures) = staleness::figures(model, now) {
-        let goal = model.run.total_steps.filter(|goal| *goal > 0);
+        let goal = figures.goal.filter(|goal| *goal > 0);
         let goal = goal.map_or(String::new(), |goal| format!(" of {}", words::count(goal)));
-        let known = figures.steps_per_s.map(|rate| format!(", {} steps a second", words::rate(rate)));
+        let unit = if figures.unit.is_empty() { String::new() } else { format!(" {}", figures.unit) };
+        let known = figures.per_s.map(|rate| format!(", {}{unit} a second", words::rate(rate)));
         let known = known.unwrap_or_default();
         let speed = match figures.late_ms {
             _ if staleness::is_over(model) => String::new(),
@@ -361,14 +362,22 @@ fn status(model: &Model, now: Timestamp) -> Vec<String> {
         };
         let left = figures.eta_s.filter(|_| figures.late_ms.is_none() && !staleness::is_over(model));
         let left = left.map_or(String::new(), |eta| format!(", {} to go", words::duration(eta)));
-        lines.push(format!("step {}{goal}{speed}{left}", words::count(figures.env_step)));
+        let (what, unit) = match (figures.unit == "steps", figures.label.is_empty()) {
+            (true, _) => ("step".to_owned(), ""),
+            (false, true) => ("progress".to_owned(), unit.as_str()),
+            (false, false) => (format!("progress of {}", figures.label), unit.as_str()),
+        };
+        lines.push(format!("{what} {}{goal}{unit}{speed}{left}", words::count(figures.done)));
     }
     if let Some(last) = model.evals.back() {
+        let over = match last.is_of_series() {
+            true => String::new(),
+            false => format!(" over {}", words::plural(last.episodes as usize, "episode")),
+        };
         lines.push(format!(
-            "evaluation {}: return {} over {}",
+            "evaluation {}: return {}{over}",
             model.evals.len(),
             text::value(last.return_mean),
-            words::plural(last.episodes as usize, "episode")
         ));
     }
     if let Some(weights) = &model.fingerprint {
@@ -496,14 +505,20 @@ fn log(model: &Model, rest: &[&str]) -> Vec<String> {
 fn evals(model: &Model, count: usize) -> Vec<String> {
     let skip = model.evals.len().saturating_sub(count);
     let found = model.evals.iter().enumerate().skip(skip).map(|(at, eval)| {
+        let spread = match eval.is_of_series() {
+            true => format!(" ({})", words::clean(&eval.series)),
+            false => format!(
+                ", from {} to {}, over {}",
+                text::value(eval.return_min),
+                text::value(eval.return_max),
+                words::plural(eval.episodes as usize, "episode")
+            ),
+        };
         format!(
-            "evaluation {} at step {}: return {}, from {} to {}, over {}",
+            "evaluation {} at step {}: return {}{spread}",
             at + 1,
             words::count(eval.env_step),
             text::value(eval.return_mean),
-            text::value(eval.return_min),
-            text::value(eval.return_max),
-            words::plural(eval.episodes as usize, "episode")
         )
     });
     or_none(found.collect(), "no evaluation yet")

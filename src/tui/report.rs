@@ -85,13 +85,14 @@ fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
         all.push(ReportBlock::Head("Evaluations".into()));
         let skip = model.evals.len().saturating_sub(MAX_ROWS);
         let rows = model.evals.iter().skip(skip).map(|eval| {
+            let reported = |text: String| if eval.is_of_series() { words::NONE.to_owned() } else { text };
             vec![
                 words::count(eval.env_step),
-                eval.episodes.to_string(),
+                reported(eval.episodes.to_string()),
                 words::fixed(eval.return_mean, 2),
-                words::fixed(eval.return_std, 2),
-                words::fixed(eval.return_min, 2),
-                words::fixed(eval.return_max, 2),
+                reported(words::fixed(eval.return_std, 2)),
+                reported(words::fixed(eval.return_min, 2)),
+                reported(words::fixed(eval.return_max, 2)),
             ]
         });
         all.push(ReportBlock::Table(

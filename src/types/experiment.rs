@@ -6,7 +6,7 @@
 pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacConfig};
 
 use super::code::Code;
-use super::schema::ValueKind::{Integer, Integers, Number, Text, Texts};
+use super::schema::ValueKind::{Integer, Integers, Names, Number, Text, Texts};
 use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PLAIN, PROGRAM};
 use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, keys};
 use serde::Serialize;
@@ -47,7 +47,8 @@ keys! {
         watch: WatchConfig => "",
         /// What the console that launched the run does when a generation fails.
         restart: Restart => "",
-        /// Metrics parsed from a program's output. They are rank 0's values, not reduced over the ranks.
+        /// Metrics of a program that does not report them. They are rank 0's values, not reduced over the
+        /// ranks.
         metrics: Metrics => "",
     }
 }
@@ -508,10 +509,15 @@ keys! {
         /// Regular expressions with one named group per value, such as `step (?P<env_step>[0-9]+) loss
         /// (?P<loss>[-0-9.e]+)`. `env_step`, `return` and `SPS` have their usual meaning; other names
         /// become charts.
-        stdout: Vec<String> [Texts("patterns")] => "none",
+        stdout: Vec<String> [Texts("patterns")]
+            => "`name=value`, `name: value`, dictionaries and tables are recognized",
         /// Directory of TensorBoard event files that rank 0 writes (scalars, histograms, images); relative
         /// to `workdir`.
         tensorboard: Option<String> [Text(&PATH)] => "none",
+        /// Series that stand for a meaning, such as `return = "rollout/my_score"`. Keys: `return`, `length`,
+        /// `eval_return`, `eval_length`, `step`, `iteration`, `epoch`, `steps_per_s`, `learning_rate`,
+        /// `loss`, `policy_loss`, `value_loss`, `entropy`, `kl`.
+        names: BTreeMap<String, String> [Names("names of series")] => "by the usual names",
     }
 }
 

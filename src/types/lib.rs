@@ -14,6 +14,7 @@ pub mod host;
 pub mod ids;
 pub mod learn;
 pub mod link_state;
+pub mod meaning;
 pub mod metrics;
 pub mod plan;
 pub mod probe;

@@ -1,6 +1,7 @@
 //! Patterns of `[metrics]`, and the built-in ones.
 
 use super::experiment::Metrics;
+use super::meaning::Meaning;
 use super::plan::PlanError;
 use regex_lite::{Regex, RegexBuilder};
 
@@ -47,6 +48,14 @@ pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
             }
         }
     }
+    for key in metrics.names.keys().filter(|key| Meaning::with_key(key).is_none()) {
+        let known: Vec<String> = Meaning::ALL.iter().map(|meaning| format!("`{}`", meaning.key())).collect();
+        wrong.push(PlanError::new(
+            format!("metrics.names.{key}"),
+            format!("unknown meaning `{key}`"),
+            format!("known meanings: {}", known.join(", ")),
+        ));
+    }
     if patterns.len() > PATTERNS {
         let error = format!("{} patterns, limit {PATTERNS}", patterns.len());
         wrong.push(PlanError::new("metrics.stdout", error, "remove some patterns"));
@@ -76,7 +85,7 @@ mod tests {
 
     fn with(presets: &[&str], stdout: &[&str]) -> Metrics {
         let own = |list: &[&str]| list.iter().map(|text| text.to_string()).collect();
-        Metrics { presets: own(presets), stdout: own(stdout), tensorboard: None }
+        Metrics { presets: own(presets), stdout: own(stdout), ..Metrics::default() }
     }
 
     #[test]
@@ -107,5 +116,8 @@ mod tests {
         let wrong = compile(&with(&["cleanlr"], &["a(?P<a>b)", "("])).unwrap_err();
         let keys: Vec<&str> = wrong.iter().map(|one| one.key.as_str()).collect();
         assert_eq!(keys, ["metrics.presets.0", "metrics.stdout.1"]);
+        let names = [("return".to_owned(), "x".to_owned()), ("retrun".to_owned(), "x".to_owned())].into();
+        let wrong = compile(&Metrics { names, ..Metrics::default() }).unwrap_err();
+        assert_eq!(wrong.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["metrics.names.retrun"]);
     }
 }

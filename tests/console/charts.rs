@@ -142,6 +142,8 @@ fn stall_widens_the_time_axes_by_its_duration() {
         steps_per_s: None,
         return_mean: None,
         records: 1,
+        x: 1.0,
+        progress: None,
         at,
         age_ms: 0,
     });

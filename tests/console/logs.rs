@@ -56,6 +56,33 @@ fn ranks_are_merged_by_the_time_of_their_lines() {
 }
 
 #[test]
+fn unfinished_line_is_shown_below_the_newest() {
+    let mut model = lines(&[(0, 1, "first"), (1, 2, "second")]);
+    let bar = |model: &mut Model, text: &str| {
+        model.ranks[1].sample.as_mut().unwrap().live = format!("{text}\x1b[31m\r{text}");
+    };
+    bar(&mut model, "45% 45/100");
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    assert!(rows(&screen, &["first", "second", "45% 45/100"]).is_sorted(), "{screen}");
+    assert!(screen.contains("live     1 │ 45% 45/100"), "{screen}");
+    bar(&mut model, "46% 46/100");
+    let screen = press(&model, &mut view, "");
+    assert!(screen.contains("46% 46/100") && !screen.contains("45%"), "replaced in place: {screen}");
+    let screen = press(&model, &mut view, "m");
+    assert!(!screen.contains("46%"), "rank 0 has none: {screen}");
+    let many: Vec<(usize, u64, String)> = (0..60).map(|n| (1, n, format!("line {n}"))).collect();
+    let many: Vec<(usize, u64, &str)> = many.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
+    let mut model = lines(&many);
+    bar(&mut model, "47% 47/100");
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    rows(&screen, &["line 59", "47% 47/100"]);
+    let screen = press(&model, &mut view, "kkk");
+    assert!(!screen.contains("47%"), "older lines are shown: {screen}");
+}
+
+#[test]
 fn search_moves_between_matches_and_back_to_the_newest() {
     let text = |i: u64| format!("step {i} loss {}", if i % 50 == 20 { "nan" } else { "0.5" });
     let texts: Vec<String> = (0..200).map(text).collect();

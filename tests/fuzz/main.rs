@@ -15,12 +15,15 @@ use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_proto::frame::Decoder;
 use rankdeck_proto::media::{self, Histogram};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
+use rankdeck_proto::printed::{self, LineReader};
+use rankdeck_proto::progress_bar;
 use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
 use rankdeck_proto::tfrecord;
 use rankdeck_testkit::fuzz::{Counting, fuzz, fuzz_by};
 use rankdeck_tui::report::{self, Sources};
 use rankdeck_tui::{Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::meaning::Meanings;
 use rankdeck_types::words;
 use rankdeck_types::words::controls_terminal;
 use ratatui::Terminal;
@@ -309,6 +312,32 @@ fn event_files() {
                 assert_eq!(bins.check(), Ok(()));
             }
         }
+    });
+}
+
+#[test]
+fn printed_values() {
+    let seeds = [
+        "step 3 loss: -1.5e-3, acc=0.5. [tensor(0.5, device='cuda:0')] x=np.float64(nan)",
+        "{'loss': '5.993', \"n\": {\"v\": [1.5, 2]}, 'epoch': 0.1}",
+        "-----\n| rollout/ | |\n|    ep_rew_mean | 21.3 |\n+---+\n| Name | a |\n| Value | 1 |\n┃ a ┃ b ┃\n│ 1 │ 2 │\n└──┘",
+        "Epoch 3:  45%|████▌     | 45/100 [00:10<00:12,  4.40it/s, v_num=0, loss=0.1]",
+        "Epoch 0/9 ━━━━ 1.5k/2.0M 0:00:10 • 0:00:12 4.40it/s v_num: 0.000\n1,308/100,000 [ 0:00:33 < -:--:-- , 2s/it ]",
+        "fps step: 1 fps total: 2 epoch: 3/500 frames: 4,096/8_000\nEval x=1, episode_reward=2 +/- 1",
+    ];
+    let seeds = seeds.map(|seed| seed.as_bytes().to_vec()).to_vec();
+    fuzz("printed_values", seeds, 16 * MIB, |bytes| {
+        let (text, meanings) = (String::from_utf8_lossy(bytes), Meanings::default());
+        let mut reader = LineReader::default();
+        for line in text.lines() {
+            reader.line(line, &meanings, |reading| assert!(reading.values.len() <= printed::VALUES));
+            if let Some(bar) = progress_bar::parse(line) {
+                assert_eq!(bar.progress.clone().checked(), bar.progress);
+                let _ = (bar.progress.amount(), printed::listed(bar.values, &meanings));
+            }
+        }
+        reader.end(|reading| assert!(!reading.values.is_empty()));
+        assert!(printed::object(&text).len() <= printed::VALUES);
     });
 }
 

@@ -435,6 +435,12 @@ fn more_records() -> Vec<RecordEvent> {
             skipped: 0,
             not_finite: [(WORDS.to_string(), 1)].into(),
             spread: [(WORDS.to_string(), (0.0, 1.0))].into(),
+            counter: Some(ShownCounter { unit: WORDS.into(), at: 1.0 }),
+            progress: Some(ShownProgress {
+                label: WORDS.into(),
+                unit: WORDS.into(),
+                ..ShownProgress::default()
+            }),
         },
         RecordEvent::Stopped {
             survivors: vec![Survivor { pid: 1, rank: Some(Rank(0)), state: 'S', command: "x".into() }],

@@ -35,6 +35,67 @@ fn cleanrl_output_becomes_metrics() {
 }
 
 #[test]
+fn output_is_recognized_without_a_declaration() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    // A table of Stable-Baselines3, an evaluation, and a bar that writes over itself.
+    let script = "printf '%s\\n' '-----' '| rollout/ | |' '|    ep_rew_mean | 21.5 |' '| time/ | |' \
+                  '|    total_timesteps | 2048 |' '-----' '| eval/ | |' '|    mean_reward | 30.5 |' '-----'; \
+                  i=0; while [ $i -lt 30 ]; do i=$((i+1)); printf '\\r%s' \"$i/40 [00:01<00:09, 10it/s]\"; sleep 0.1; done; sleep 2";
+    let experiment = bench.write(
+        "experiment.toml",
+        &format!("[run]\nname = \"seen\"\n[launch]\ncommand = [\"sh\", \"-c\", {script:?}]\n"),
+    );
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+    let logged = console.all("metrics");
+    let first = logged.iter().find(|line| line["values"]["rollout/ep_rew_mean"] == 21.5);
+    let first = first.unwrap_or_else(|| panic!("{logged:?}"));
+    assert_eq!((&first["env_step"], &first["return_mean"]), (&2048.into(), &21.5.into()));
+    let last = logged.iter().rev().find_map(|line| line["progress"].as_object());
+    let last = last.unwrap_or_else(|| panic!("{logged:?}"));
+    assert_eq!((&last["done"], &last["total"], &last["unit"]), (&30.into(), &40.into(), &"it".into()));
+    let evals = console.all("eval");
+    assert_eq!((evals.len(), &evals[0]["return_mean"]), (1, &30.5.into()));
+    assert_eq!(evals[0]["series"], "eval/mean_reward");
+    assert!(console.all("log").len() <= 10, "the table, and the bar once: {:?}", console.all("log"));
+    let notices = console.all("notice");
+    let found = |line: &Value| line["text"].as_str().is_some_and(|text| text.contains("metrics.names.return"));
+    assert_eq!(notices.iter().filter(|line| found(line)).count(), 1, "{notices:?}");
+    let run = console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned();
+    let out = crate::support::rankdeck()
+        .args(["status", &run, "--json", "--hosts", hosts.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
+    assert_eq!((&status["last_return"], &status["best"]["return_mean"]), (&21.5.into(), &30.5.into()));
+    assert_eq!((&status["env_step"], &status["progress"]["done"]), (&2048.into(), &30.into()));
+}
+
+#[test]
+fn files_that_a_rank_holds_open_become_metrics() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let script = "mkdir -p any/where; exec 3>any/where/progress.csv; echo other,loss > metrics.csv; echo 1,9 >> metrics.csv; \
+                  echo time/total_timesteps,rollout/ep_rew_mean >&3; echo 2048,21.5 >&3; sleep 4; echo 4096,22.5 >&3";
+    let experiment = bench.write(
+        "experiment.toml",
+        &format!("[run]\nname = \"open\"\n[launch]\ncommand = [\"sh\", \"-c\", {script:?}]\n"),
+    );
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+    let logged: Vec<(Value, Value, Value)> = console
+        .all("metrics")
+        .iter()
+        .map(|line| (line["source"].clone(), line["env_step"].clone(), line["return_mean"].clone()))
+        .collect();
+    let expected = |step: u64, mean: f64| ("csv".into(), step.into(), mean.into());
+    assert_eq!(logged, [expected(2048, 21.5), expected(4096, 22.5)], "the last row is read at the end");
+}
+
+#[test]
 fn event_files_become_metrics() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);

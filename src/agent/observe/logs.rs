@@ -6,7 +6,8 @@
 //! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or
 //!   dropped; those that were not even read, because a rank writes faster than they are passed on, are
 //!   counted. What exceeds the bound [`FLOOD`] times is not read at all: its lines are estimated.
-//! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
+//!   Lines that a display of several rows has written over are neither: their numbers are left out.
+//! - Memory per rank is bounded: unfinished rows, and the last [`LAST_LINES`].
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round; then its last
 //!   [`FILE_BYTES`] move to `rank<r>.log.1` and it starts empty. A round reads a bounded part of it however much a
 //!   rank has written: what it cannot pass on is only counted, and of a flood, only what is passed on is kept. The
@@ -15,11 +16,13 @@
 //! - LOG-5: lines with the reason of an abort are among the last lines of a rank, although the dump of its
 //!   threads follows them.
 
+use super::line_splitter::LineSplitter;
 use super::line_times::{self, LineTimesWriter};
+use super::live_lines::{LiveLines, LivePace, ROW_BYTES};
 use super::secrets::{self, LogSecrets};
 use crate::transient_failure::TransientFailure;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::LinesRead;
+use rankdeck_proto::message::{AgentMessage, LinesRead};
 use rankdeck_proto::trust;
 use rankdeck_types::ids::{Generation, Rank};
 use rustix::fs::FallocateFlags;
@@ -32,10 +35,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Longest line that is passed on, bytes; the rest of it is cut off.
-pub(crate) const LINE_BYTES: usize = 4096;
 /// Lines reported when a rank ends.
 pub(crate) const LAST_LINES: usize = 20;
 /// Reasons of an abort that are kept, and how many lines may follow them.
@@ -72,6 +73,8 @@ const RUSH_ROUND: Duration = Duration::from_millis(20);
 /// Between two rounds, and at most while nothing is written: every round takes time from the ranks' cores.
 const ROUND: Duration = Duration::from_millis(200);
 const CALM_ROUND: Duration = Duration::from_millis(500);
+/// Rows of a display that nothing has written over for so long are lines.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// Consecutive lines of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,55 +84,19 @@ pub(crate) struct LineBatch {
     pub generation: Generation,
     /// Number of the first line.
     pub first: u64,
+    /// Numbers before it that no line has: a display has written over those lines.
+    pub overwritten: u64,
     /// The lines, without newline.
     pub lines: Vec<String>,
     /// When they were read; empty: not known.
     pub times: Vec<LinesRead>,
 }
 
-/// Cuts bytes into lines as a terminal would show them: a carriage return starts the line again, as progress
-/// bars do.
-#[derive(Debug, Default)]
-pub(crate) struct LineSplitter {
-    line: Vec<u8>,
-    restart: bool,
-}
-
-impl LineSplitter {
-    /// Feeds bytes; `each` gets every finished line.
-    pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(String)) {
-        for byte in bytes {
-            match byte {
-                b'\n' => each(self.take()),
-                b'\r' => self.restart = true,
-                byte => {
-                    if std::mem::take(&mut self.restart) {
-                        self.line.clear();
-                    }
-                    if self.line.len() < LINE_BYTES {
-                        self.line.push(*byte);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Forgets the unfinished line.
-    pub fn clear(&mut self) {
-        self.line.clear();
-        self.restart = false;
-    }
-
-    /// The unfinished line, when there is one.
-    pub fn finish(&mut self) -> Option<String> {
-        (!self.line.is_empty()).then(|| self.take())
-    }
-
-    fn take(&mut self) -> String {
-        self.restart = false;
-        let text = String::from_utf8_lossy(&self.line).into_owned();
-        self.line.clear();
-        text
+impl LineBatch {
+    /// Returns the message to consoles.
+    pub fn message(self) -> AgentMessage {
+        let LineBatch { rank, first, overwritten, lines, times, .. } = self;
+        AgentMessage::Log { rank, first, overwritten, lines, times }
     }
 }
 
@@ -146,15 +113,16 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none, and `report`
-    /// gets failures to read or store.
+    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none, `live` gets what
+    /// is not finished, and `report` failures to read or store.
     pub fn start(
         lost: Arc<AtomicU64>,
+        live: LiveLines,
         deliver: impl FnMut(LineBatch) + Send + 'static,
         report: impl FnMut(String) + Send + 'static,
     ) -> io::Result<Logs> {
         let (orders, inbox) = mpsc::channel();
-        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver, report))?;
+        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, &live, deliver, report))?;
         Ok(Logs { orders })
     }
 
@@ -177,6 +145,7 @@ impl Logs {
 fn run(
     inbox: &mpsc::Receiver<TailCommand>,
     lost: &Arc<AtomicU64>,
+    live: &LiveLines,
     mut deliver: impl FnMut(LineBatch),
     mut report: impl FnMut(String),
 ) {
@@ -187,7 +156,8 @@ fn run(
             Ok(TailCommand::Follow { rank, generation, path, secrets }) => {
                 tails.retain(|tail| tail.rank != rank && tail.generation == generation);
                 let tail = LogTailer::new(rank, generation, path, lost.clone());
-                tails.push(LogTailer { secrets, ..tail });
+                live.set(rank, Vec::new());
+                tails.push(LogTailer { secrets, live: live.clone(), ..tail });
             }
             Ok(TailCommand::Finish { rank, answer }) => {
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
@@ -215,7 +185,12 @@ struct LogTailer {
     file: Option<File>,
     offset: u64,
     splitter: LineSplitter,
+    /// Numbers before this one are delivered, lost, or those of lines that were written over.
     next: u64,
+    live: LiveLines,
+    pace: LivePace,
+    /// When the file last grew.
+    grown_at: Instant,
     last: VecDeque<String>,
     /// LOG-5: the first and the latest reasons, with their numbers.
     reasons: VecDeque<(u64, String)>,
@@ -251,6 +226,9 @@ impl LogTailer {
             offset: 0,
             splitter: LineSplitter::default(),
             next: 0,
+            live: LiveLines::default(),
+            pace: LivePace::default(),
+            grown_at: Instant::now(),
             last: VecDeque::new(),
             reasons: VecDeque::new(),
             limit: FILE_BYTES,
@@ -269,6 +247,15 @@ impl LogTailer {
     /// Reads what is new; how many bytes that were.
     fn round(&mut self, deliver: &mut impl FnMut(LineBatch)) -> u64 {
         let grown = self.read_on(deliver);
+        let now = Instant::now();
+        if grown > 0 {
+            self.grown_at = now;
+        } else if self.splitter.holds_lines() && now.duration_since(self.grown_at) >= SETTLED {
+            let mut lines = Vec::new();
+            self.splitter.settle(|number, line| lines.push((number, line)));
+            self.send(lines, deliver);
+        }
+        self.show_live(now);
         self.times.round(wall_ms());
         if self.offset >= self.limit {
             let error = self.rotate(deliver).err().map(|error| error.to_string());
@@ -278,6 +265,15 @@ impl LogTailer {
         let what = || format!("cannot keep line times of {}", self.path.display());
         self.news.extend(self.timing.tried(what, self.times.error.as_deref()));
         grown
+    }
+
+    /// LIVE-1.
+    fn show_live(&mut self, now: Instant) {
+        let rows = self.splitter.unfinished(ROW_BYTES);
+        let state = (self.splitter.newlines(), self.splitter.is_rewritten());
+        if let Some(rows) = self.pace.turn(rows, state, now) {
+            self.live.set(self.rank, rows);
+        }
     }
 
     /// Reads on; how many bytes.
@@ -296,9 +292,10 @@ impl LogTailer {
     fn finish(&mut self, deliver: &mut impl FnMut(LineBatch)) -> Vec<String> {
         self.over = true;
         self.read_on(deliver);
-        if let Some(line) = self.splitter.finish() {
-            self.send(vec![line], deliver);
-        }
+        let mut lines = Vec::new();
+        self.splitter.finish(|number, line| lines.push((number, line)));
+        self.send(lines, deliver);
+        self.show_live(Instant::now());
         self.times.finish();
         self.last_lines()
     }
@@ -324,15 +321,15 @@ impl LogTailer {
             // The file was truncated: its content is new.
             self.cut += self.offset;
             (self.offset, self.unread) = (0, 0);
-            self.times.begins_at(self.cut, self.next);
+            self.times.begins_at(self.cut, self.splitter.newlines());
         }
         let begun = self.offset;
         let mut chunk = vec![0; if length == begun { 0 } else { 1 << 16 }];
         if length - begun > FLOOD.saturating_mul(self.limit) {
-            self.leave_out(length, &mut chunk)?;
+            self.leave_out(length, &mut chunk, deliver)?;
         }
         if length - self.offset > ROUND_BYTES {
-            self.skip(length, &mut chunk)?;
+            self.skip(length, &mut chunk, deliver)?;
         }
         let mut lines = Vec::new();
         while self.offset < length {
@@ -343,7 +340,7 @@ impl LogTailer {
             let is_last = self.offset + read as u64 >= length;
             let whole = self.hide(self.offset, &mut chunk[..read], is_last && self.over);
             self.offset += whole as u64;
-            self.splitter.push(&chunk[..whole], |line| lines.push(line));
+            self.splitter.push(&chunk[..whole], |number, line| lines.push((number, line)));
             self.send(std::mem::take(&mut lines), deliver);
             if is_last && whole < read {
                 break;
@@ -357,16 +354,24 @@ impl LogTailer {
 
     /// LOG-1, LOG-3. Continues at a line among the last [`ROUND_BYTES`]; the lines before it are not read. Secrets in
     /// them stay in the file until this round empties it, and nothing copies them.
-    fn leave_out(&mut self, length: u64, chunk: &mut [u8]) -> io::Result<()> {
+    fn leave_out(
+        &mut self,
+        length: u64,
+        chunk: &mut [u8],
+        deliver: &mut impl FnMut(LineBatch),
+    ) -> io::Result<()> {
         let from = length - ROUND_BYTES.min(self.limit);
         let read = self.piece(length, from, chunk)?;
         let ends = line_ends(&chunk[..read]);
         let begin = memchr::memchr(b'\n', &chunk[..read]).map_or(0, |end| end as u64 + 1);
         // As long as those behind them.
         let count = (from - self.offset).saturating_mul(ends) / (read as u64).max(1);
-        self.splitter.clear();
+        let mut lines = Vec::new();
+        self.splitter.settle(|number, line| lines.push((number, line)));
+        self.send(lines, deliver);
+        self.splitter.skip(count);
         (self.offset, self.unread) = (from + begin, from + begin);
-        self.next += count;
+        self.next = self.next.max(self.splitter.newlines());
         self.lost.fetch_add(count, Ordering::Relaxed);
         if !std::mem::replace(&mut self.flooded, true) {
             let path = self.path.display();
@@ -396,7 +401,12 @@ impl LogTailer {
 
     /// LOG-1. Counts the lines before the last [`ROUND_BYTES`], and continues behind the last of them. A line
     /// that is longer than all that is cut short as every long line.
-    fn skip(&mut self, length: u64, chunk: &mut [u8]) -> io::Result<()> {
+    fn skip(
+        &mut self,
+        length: u64,
+        chunk: &mut [u8],
+        deliver: &mut impl FnMut(LineBatch),
+    ) -> io::Result<()> {
         let end = length - ROUND_BYTES;
         // This round cuts off what is before; a secret may begin there.
         let kept = length.saturating_sub(self.limit + 2 * secrets::MOST as u64);
@@ -418,46 +428,53 @@ impl LogTailer {
             at += read as u64;
         }
         if count > 0 {
-            self.splitter.clear();
+            let mut lines = Vec::new();
+            self.splitter.settle(|number, line| lines.push((number, line)));
+            self.send(lines, deliver);
+            self.splitter.skip(count);
             self.offset = behind;
-            self.next += count;
+            self.next = self.next.max(self.splitter.newlines());
             self.lost.fetch_add(count, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn send(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
-        for (number, line) in (self.next..).zip(&lines).filter(|(_, line)| is_abort_reason(line)) {
+    fn send(&mut self, lines: Vec<(u64, String)>, deliver: &mut impl FnMut(LineBatch)) {
+        for (number, line) in lines.iter().filter(|(_, line)| is_abort_reason(line)) {
             if self.reasons.len() == REASONS {
                 self.reasons.remove(1);
             }
-            self.reasons.push_back((number, line.clone()));
+            self.reasons.push_back((*number, line.clone()));
         }
-        for line in lines.iter().rev().take(LAST_LINES).rev() {
+        for (_, line) in lines.iter().rev().take(LAST_LINES).rev() {
             if self.last.len() == LAST_LINES {
                 self.last.pop_front();
             }
             self.last.push_back(line.clone());
         }
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        for line in lines {
-            if batch.len() >= BATCH_LINES || bytes + line.len() > BATCH_BYTES {
-                self.flush(std::mem::take(&mut batch), deliver);
+        let (mut batch, mut first, mut bytes) = (Vec::new(), 0, 0);
+        for (number, line) in lines {
+            let is_next = number == first + batch.len() as u64;
+            if !is_next || batch.len() >= BATCH_LINES || bytes + line.len() > BATCH_BYTES {
+                self.flush(first, std::mem::take(&mut batch), deliver);
                 bytes = 0;
+            }
+            if batch.is_empty() {
+                first = number;
             }
             bytes += line.len();
             batch.push(line);
         }
-        self.flush(batch, deliver);
+        self.flush(first, batch, deliver);
     }
 
-    fn flush(&mut self, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
+    fn flush(&mut self, first: u64, lines: Vec<String>, deliver: &mut impl FnMut(LineBatch)) {
         if !lines.is_empty() {
-            let first = self.next;
-            self.next += lines.len() as u64;
+            let overwritten = first.saturating_sub(self.next);
+            self.next = first + lines.len() as u64;
             let times = vec![LinesRead { lines: lines.len() as u32, time_ms: wall_ms() }];
-            deliver(LineBatch { rank: self.rank, generation: self.generation, first, lines, times });
+            let (rank, generation) = (self.rank, self.generation);
+            deliver(LineBatch { rank, generation, first, overwritten, lines, times });
         }
     }
 
@@ -495,7 +512,8 @@ impl LogTailer {
         // Less than a block is left of what was read.
         let mut left = vec![0; self.offset as usize];
         let read = file.read_exact_at(&mut left, 0);
-        self.times.begins_at(self.cut, self.next.saturating_sub(read.map_or(0, |()| line_ends(&left))));
+        let ends = read.map_or(0, |()| line_ends(&left));
+        self.times.begins_at(self.cut, self.splitter.newlines().saturating_sub(ends));
         copied
     }
 
@@ -531,24 +549,27 @@ fn cut_front(file: &File, upto: u64) -> Option<u64> {
     rustix::fs::fallocate(file, FallocateFlags::COLLAPSE_RANGE, 0, cut).ok().map(|()| cut)
 }
 
-/// The last `most` lines of a finished log file, the number of the first of them, and when they were read.
-pub(crate) fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>, Vec<LinesRead>)> {
+/// The last `most` lines of the finished log file of a rank.
+pub(crate) fn tail(
+    path: &std::path::Path,
+    (rank, generation): (Rank, Generation),
+    most: usize,
+) -> io::Result<Vec<LineBatch>> {
     let mut file = File::open(path)?;
     let times = line_times::LineTimes::open(path);
     let (_, begin) = times.begins();
     let before = times.lines_before().unwrap_or(0);
     let mut splitter = LineSplitter::default();
-    let mut kept: VecDeque<(String, u64)> = VecDeque::new();
-    let (mut count, mut offset) = (0, 0);
-    let mut keep = |line: String, end: u64| {
-        count += 1;
+    let mut kept: VecDeque<(u64, String, u64)> = VecDeque::new();
+    let mut keep = |number: u64, line: String, end: u64| {
         if kept.len() == most {
             kept.pop_front();
         }
         if most > 0 {
-            kept.push_back((line, end));
+            kept.push_back((number, line, end));
         }
     };
+    let mut offset = 0;
     let mut chunk = vec![0; 1 << 16];
     loop {
         let read = file.read(&mut chunk)?;
@@ -557,21 +578,28 @@ pub(crate) fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<
         }
         for part in chunk[..read].split_inclusive(|byte| *byte == b'\n') {
             offset += part.len() as u64;
-            splitter.push(part, |line| keep(line, offset));
+            splitter.push(part, |number, line| keep(number, line, offset));
         }
     }
-    if let Some(line) = splitter.finish() {
-        keep(line, offset);
+    splitter.finish(|number, line| keep(number, line, offset));
+    let is_timed = kept.iter().any(|(_, _, end)| times.at(begin + end).is_some_and(|read| read.seen_ms > 0));
+    let mut batches: Vec<LineBatch> = Vec::new();
+    for (number, line, end) in kept {
+        let first = before + number;
+        let next = batches.last().map(|batch| batch.first + batch.lines.len() as u64);
+        if next != Some(first) {
+            let overwritten = next.map_or(0, |next| first.saturating_sub(next));
+            let (lines, times) = (Vec::new(), Vec::new());
+            batches.push(LineBatch { rank, generation, first, overwritten, lines, times });
+        }
+        if let Some(batch) = batches.last_mut() {
+            batch.lines.push(line);
+            if is_timed {
+                LinesRead::add(&mut batch.times, times.at(begin + end).map_or(0, |read| read.seen_ms));
+            }
+        }
     }
-    let first = before + count - kept.len() as u64;
-    let mut read = Vec::new();
-    for (_, end) in &kept {
-        LinesRead::add(&mut read, times.at(begin + end).map_or(0, |read| read.seen_ms));
-    }
-    if read.iter().all(|some| some.time_ms == 0) {
-        read.clear();
-    }
-    Ok((first, kept.into_iter().map(|(line, _)| line).collect(), read))
+    Ok(batches)
 }
 
 /// Follows a log of rank 0 that is moved away at `limit` bytes, a round with each call.
@@ -596,16 +624,6 @@ mod tests {
 
     fn without_folder(text: &str, folder: &tempfile::TempDir) -> String {
         text.replace(&*folder.path().to_string_lossy(), "DIR")
-    }
-
-    fn split(parts: &[&[u8]]) -> Vec<String> {
-        let mut splitter = LineSplitter::default();
-        let mut lines = Vec::new();
-        for part in parts {
-            splitter.push(part, |line| lines.push(line));
-        }
-        lines.extend(splitter.finish());
-        lines
     }
 
     fn tail_of(path: &std::path::Path) -> LogTailer {
@@ -803,15 +821,6 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_shown_as_on_a_terminal() {
-        assert_eq!(split(&[b"a\nb", b"c\n\nd"]), ["a", "bc", "", "d"]);
-        assert_eq!(split(&[b"10%\r20%\r", b"30%\ndone\r\n"]), ["30%", "done"]);
-        assert_eq!(split(&[b"\xff\n"]), ["\u{fffd}"]);
-        let long = vec![b'x'; LINE_BYTES * 3];
-        assert_eq!(split(&[&long, b"\ny\n"]), [&"x".repeat(LINE_BYTES), "y"]);
-    }
-
-    #[test]
     fn log_1_every_line_has_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank0.log");
@@ -834,10 +843,54 @@ mod tests {
             next += batch.lines.len() as u64;
         }
         assert_eq!(next, 1001);
-        let (first, lines, times) = super::tail(&path, 2).unwrap();
-        assert_eq!((first, lines), (999, vec!["line 999".into(), "unfinished".into()]));
+        let last = super::tail(&path, (Rank(0), Generation(0)), 2).unwrap();
+        let [LineBatch { first, lines, times, .. }] = &last[..] else { panic!("{last:?}") };
+        assert_eq!((*first, &lines[..]), (999, &["line 999".to_owned(), "unfinished".to_owned()][..]));
         let (read, all) = (batches.last().unwrap(), times.iter().map(|some| some.lines).sum::<u32>());
         assert_eq!((all, times.last().unwrap().time_ms / 10_000), (2, read.times[0].time_ms / 10_000));
+    }
+
+    /// LOG-1, LIVE-1: bars below each other, which write over each other with every step.
+    #[test]
+    fn log_1_overwritten_lines_are_left_out_of_the_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let mut tail = tail_of(&path);
+        let mut batches = Vec::new();
+        write!(file, "start\n\router 0%").unwrap();
+        for step in 0..100 {
+            write!(file, "\n\rinner {step}%\x1b[A").unwrap();
+        }
+        tail.round(&mut |batch| batches.push(batch));
+        assert_eq!(batches.iter().map(|batch| batch.lines.len()).sum::<usize>(), 2, "{batches:?}");
+        assert_eq!(tail.live.newest(Rank(0)).as_deref(), Some("inner 99%"));
+        write!(file, "\router 1%\nafter\nlast\n").unwrap();
+        tail.finish(&mut |batch| batches.push(batch));
+        let lines: Vec<&str> = batches.iter().flat_map(|batch| &batch.lines).map(String::as_str).collect();
+        assert_eq!(lines, ["start", "outer 0%", "outer 1%", "after", "last"]);
+        let numbers = |batches: &[LineBatch]| -> Vec<u64> {
+            batches.iter().flat_map(|batch| (batch.first..).take(batch.lines.len())).collect()
+        };
+        assert_eq!(numbers(&batches), [0, 1, 101, 102, 103]);
+        assert_eq!(batches.iter().map(|batch| batch.overwritten).sum::<u64>(), 99);
+        assert_eq!(tail.live.newest(Rank(0)), None);
+        let remembered = super::tail(&path, (Rank(0), Generation(0)), 3).unwrap();
+        assert_eq!(numbers(&remembered), [101, 102, 103], "the same numbers in the finished file");
+    }
+
+    #[test]
+    fn rows_above_the_cursor_become_lines_when_nothing_moves() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.log");
+        std::fs::write(&path, "a\nb\x1b[A\ra\nb\nprompt").unwrap();
+        let mut tail = tail_of(&path);
+        let mut lines = Vec::new();
+        tail.round(&mut |batch| lines.extend(batch.lines));
+        tail.grown_at -= SETTLED;
+        tail.round(&mut |batch| lines.extend(batch.lines));
+        assert_eq!(lines, ["a", "a", "b"]);
+        assert_eq!(tail.live.newest(Rank(0)).as_deref(), Some("prompt"));
     }
 
     #[test]

@@ -9,23 +9,39 @@
 //! gpu            current and lost GPUs, their users, and the GPUs that programs of this user see
 //! nvml           GPU samples from the driver: memory, shares per process, traffic
 //! logs           tails the ranks' log files
+//! line_splitter  cuts their bytes into lines
+//! live_lines     lines that are not finished, such as progress bars
 //! secrets        redacts secret values in those logs
 //! line_times     when the bytes of a log file were read
 //! media_limiter  limits the histograms and images that are forwarded
 //! checkpoint_files  files of ranks that look like checkpoints
-//! metrics        metrics from the output and event files of programs without the client module
+//! metrics        values of programs without the client module, between two records
+//! metric_files   metrics from the files of rank 0's program
+//! open_logs      finds those files by open descriptors
+//! row_files      reads CSV and JSON Lines as they grow
+//! logged_media   histograms and images from event files that wait to be sent
+//! extractor      metrics and progress from the output of rank 0
+//! arbiter        decides from which source a series comes
 //! ```
 
+pub(crate) mod arbiter;
 pub(crate) mod cgroup_stat;
 pub(crate) mod checkpoint_files;
+pub(crate) mod extractor;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;
+pub(crate) mod line_splitter;
 pub(crate) mod line_times;
+pub(crate) mod live_lines;
+pub(crate) mod logged_media;
 pub(crate) mod logs;
 pub(crate) mod media_limiter;
+pub(crate) mod metric_files;
 pub(crate) mod metrics;
 pub(crate) mod nvml;
+pub(crate) mod open_logs;
 pub(crate) mod pages;
 pub(crate) mod process_tree;
+pub(crate) mod row_files;
 pub(crate) mod sample;
 pub(crate) mod secrets;

@@ -7,6 +7,7 @@
 
 use crate::observe::gpu::{GpuUsers, GpuWatch, VisibleGpu, planned_gpu};
 use crate::observe::host_signals::HostWatch;
+use crate::observe::live_lines::LiveLines;
 use crate::observe::media_limiter::MediaLimiter;
 use crate::observe::pages;
 use crate::observe::process_tree::{HostCache, ProcessTree, SampleDepth, TreeSample};
@@ -104,6 +105,7 @@ pub(crate) type NumberedSample = (u64, HostSample);
 /// Starts the thread, which samples at the pace of `timing`; it ends with its receivers.
 pub(crate) fn start(
     targets: SampledRanks,
+    live: LiveLines,
     gpus: GpuWatch,
     malformed: Arc<AtomicU64>,
     gate: MediaLimiter,
@@ -112,7 +114,7 @@ pub(crate) fn start(
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     let sampler_thread = targets.sampler_thread.clone();
     let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
-        let mut sampler = Sampler::default();
+        let mut sampler = Sampler { live, ..Sampler::default() };
         let mut number = 0;
         loop {
             let task = targets.get();
@@ -183,6 +185,7 @@ pub(crate) struct Sampler {
     cache: Option<HostCache>,
     host: Option<(Instant, HostSample)>,
     users: GpuUsers,
+    live: LiveLines,
 }
 
 impl Sampler {
@@ -281,6 +284,7 @@ impl Sampler {
             gpu_share,
             page,
             signals,
+            live: self.live.newest(target.rank).unwrap_or_default(),
         }
     }
 }
@@ -462,6 +466,7 @@ mod tests {
             gpu_share: None,
             page,
             signals: Default::default(),
+            live: String::new(),
         };
         let rank = |age: u64, waits: bool, state: char| {
             let mut page = PageSample { heartbeat_age_ms: age, ..PageSample::default() };

@@ -4,7 +4,8 @@
 //! stream has each byte once. Memory is bounded by one piece.
 
 use crate::observe::line_times::{LineTime, LineTimes};
-use crate::observe::logs::{LINE_BYTES, LineSplitter, line_ends};
+use crate::observe::line_splitter::{LINE_BYTES, LineSplitter};
+use crate::observe::logs::line_ends;
 use rankdeck_proto::regular;
 use rankdeck_types::ids::{Generation, Rank};
 use std::borrow::Cow;
@@ -173,7 +174,7 @@ impl Reading<'_> {
             Some(last) => self.lines(last + 1),
             None => {
                 let mut long = LineSplitter::default();
-                long.push(data, |_| {});
+                long.push(data, |_, _| {});
                 self.long = Some(long);
                 self.drop_front(self.filled);
                 true
@@ -197,7 +198,7 @@ impl Reading<'_> {
         let end = data.iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(data.len(), |end| end + 1);
         let mut whole = None;
-        long.push(&data[..taken], |line| whole = Some(line));
+        long.push(&data[..taken], |_, line| whole = Some(line));
         self.drop_front(taken);
         whole.is_none_or(|line| self.long(&line))
     }
@@ -215,7 +216,10 @@ impl Reading<'_> {
         if !self.end_long() || (self.filled > 0 && !self.lines(self.filled)) {
             return false;
         }
-        let last = self.long.take().and_then(|mut long| long.finish());
+        let mut last = None;
+        if let Some(mut long) = self.long.take() {
+            long.finish(|_, line| last = Some(line));
+        }
         last.is_none_or(|line| self.long(&line))
     }
 
@@ -340,7 +344,7 @@ mod tests {
         for raw in samples {
             let mut splitter = LineSplitter::default();
             let mut line = None;
-            splitter.push(&[raw, b"\n"].concat(), |text| line = Some(text));
+            splitter.push(&[raw, b"\n"].concat(), |_, text| line = Some(text));
             assert_eq!(Some(shown(raw).into_owned()), line, "{raw:?}");
         }
     }

@@ -435,7 +435,7 @@ fn many(pattern: &str) -> Option<bytes::Regex> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::logs::LINE_BYTES;
+    use crate::observe::line_splitter::LINE_BYTES;
     use rankdeck_proto::frame::{MAX_FRAME, encode};
     use rankdeck_types::ids::NodeRank;
 

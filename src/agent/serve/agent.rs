@@ -139,7 +139,7 @@ impl Agent {
                     self.observers.read(&batch);
                 }
                 while let Ok(event) = inputs.observed.metrics.try_recv() {
-                    self.journal.record(event);
+                    self.admit(event);
                 }
                 self.on_outcome(outcome);
             }
@@ -148,13 +148,16 @@ impl Agent {
                 if let RecordEvent::Rank { rank, event } = &mut event {
                     self.take_in(*rank, event);
                 }
+                if let RecordEvent::Rank { rank, event } = &event {
+                    self.observers.reported(*rank, event);
+                }
                 self.journal.record_of(generation, event);
             }
             Ok(()) = inputs.grown.changed() => {
                 let now = self.supervisor.now();
                 self.lifecycle.borrow_mut().progressed(now);
             }
-            Some(event) = inputs.observed.metrics.recv() => self.journal.record(event),
+            Some(event) = inputs.observed.metrics.recv() => self.admit(event),
             Some(batch) = inputs.observed.lines.recv() => self.observers.read(&batch),
             Ok(()) = inputs.observed.samples.changed() => {
                 let (get_on, starve) = {
@@ -201,6 +204,12 @@ impl Agent {
         }
     }
 
+    /// Records an event of an observer.
+    fn admit(&mut self, event: RecordEvent) {
+        let events = self.observers.admit(event);
+        events.into_iter().for_each(|event| self.journal.record(event));
+    }
+
     fn on_outcome(&mut self, outcome: TaskResult) {
         if matches!(outcome, TaskResult::JobEnd(_)) {
             self.cause_by = None;
@@ -208,11 +217,10 @@ impl Agent {
         if let TaskResult::ExitInfo(Rank(0), _) = &outcome {
             self.name_stranger();
         }
-        if let TaskResult::ExitInfo(rank, _) = &outcome
-            && let Some(event) = self.observers.last_metrics(*rank)
-        {
+        if let TaskResult::ExitInfo(rank, _) = &outcome {
             // After the verified stop there are no receivers.
-            self.journal.record(event);
+            let events = self.observers.last_metrics(*rank);
+            events.into_iter().for_each(|event| self.journal.record(event));
         }
         let consequences = self.supervisor.on_outcome(outcome);
         self.settle(consequences);
@@ -365,9 +373,8 @@ impl Agent {
     /// Handles passed time and changed surroundings; `Some(reason)` when the agent is to end.
     fn tick(&mut self) -> Option<String> {
         self.tick_supervisor();
-        if let Some(event) = self.observers.due_metrics() {
-            self.journal.record(event);
-        }
+        let events = self.observers.due_metrics();
+        events.into_iter().for_each(|event| self.journal.record(event));
         self.journal.check_disk();
         self.follow_sockets();
         let attended = self.consoles.is_attended();

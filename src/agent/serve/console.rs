@@ -7,7 +7,6 @@
 //!   write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - Only this user's processes are served.
 
-use crate::observe::logs::LineBatch;
 use crate::observe::sample::NumberedSample;
 use crate::paths::RunPaths;
 use crate::search::{self, FRAME_ROOM};
@@ -428,8 +427,7 @@ impl ConsoleStream<'_> {
             frame(burst, &message)?;
         }
         if let Some(batch) = self.lines.pop() {
-            let LineBatch { rank, first, lines, times, .. } = batch;
-            frame(burst, &AgentMessage::Log { rank, first, lines, times })?;
+            frame(burst, &batch.message())?;
             more = true;
         }
         Ok(more)

@@ -4,7 +4,7 @@
 
 use crate::observe::logs::LineBatch;
 use rankdeck_proto::message::{AgentMessage, LinesRead};
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{Generation, Rank};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
@@ -27,9 +27,18 @@ pub(crate) struct LineStore {
 
 #[derive(Debug, Default)]
 struct StoredLines {
-    /// Number, when it was read, text.
-    lines: VecDeque<(u64, u64, String)>,
+    lines: VecDeque<StoredLine>,
     bytes: usize,
+}
+
+#[derive(Debug)]
+struct StoredLine {
+    number: u64,
+    /// Numbers before it whose lines were written over.
+    overwritten: u64,
+    /// When it was read.
+    time_ms: u64,
+    text: String,
 }
 
 /// Log lines that wait for one console.
@@ -53,10 +62,11 @@ impl LineStore {
         let numbered = (batch.first..).zip(LinesRead::each(&batch.times)).zip(&batch.lines);
         for ((number, time_ms), line) in numbered {
             kept.bytes += line.len();
-            kept.lines.push_back((number, time_ms, line.clone()));
+            let overwritten = if number == batch.first { batch.overwritten } else { 0 };
+            kept.lines.push_back(StoredLine { number, overwritten, time_ms, text: line.clone() });
             while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
-                let Some((_, _, line)) = kept.lines.pop_front() else { break };
-                kept.bytes -= line.len();
+                let Some(line) = kept.lines.pop_front() else { break };
+                kept.bytes -= line.text.len();
             }
         }
         self.queues.retain(|queue| {
@@ -80,7 +90,7 @@ impl LineStore {
         lines
             .iter()
             .rev()
-            .map(|(_, _, line)| line.trim_end())
+            .map(|line| line.text.trim_end())
             .find(|line| !line.is_empty())
             .map(str::to_owned)
     }
@@ -97,25 +107,30 @@ impl LineStore {
         let mut messages = Vec::new();
         for (rank, kept) in &self.kept {
             let skip = kept.lines.len().saturating_sub(most);
-            let mut run: Option<(u64, Vec<String>, Vec<LinesRead>, usize)> = None;
-            let mut close = |run: &mut Option<(u64, Vec<String>, Vec<LinesRead>, usize)>| {
-                if let Some((first, lines, times, _)) = run.take() {
-                    messages.push(AgentMessage::Log { rank: *rank, first, lines, times });
-                }
-            };
-            for (number, time_ms, line) in kept.lines.iter().skip(skip) {
-                let goes_on = run.as_ref().is_some_and(|(first, lines, _, bytes)| {
-                    first + lines.len() as u64 == *number && bytes + line.len() < 96 << 10
+            let mut batch: Option<LineBatch> = None;
+            let mut bytes = 0;
+            let mut close = |batch: Option<LineBatch>| messages.extend(batch.map(LineBatch::message));
+            for line in kept.lines.iter().skip(skip) {
+                let follows = batch.as_ref().is_some_and(|batch| {
+                    batch.first + batch.lines.len() as u64 == line.number && bytes + line.text.len() < 96 << 10
                 });
-                if !goes_on {
-                    close(&mut run);
+                if !follows {
+                    close(batch.take());
+                    bytes = 0;
                 }
-                let (_, lines, times, bytes) = run.get_or_insert((*number, Vec::new(), Vec::new(), 0));
-                *bytes += line.len();
-                lines.push(line.clone());
-                LinesRead::add(times, *time_ms);
+                let batch = batch.get_or_insert_with(|| LineBatch {
+                    rank: *rank,
+                    generation: Generation::default(),
+                    first: line.number,
+                    overwritten: line.overwritten,
+                    lines: Vec::new(),
+                    times: Vec::new(),
+                });
+                bytes += line.text.len();
+                batch.lines.push(line.text.clone());
+                LinesRead::add(&mut batch.times, line.time_ms);
             }
-            close(&mut run);
+            close(batch);
         }
         messages
     }
@@ -143,12 +158,11 @@ impl ConsoleLineQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_types::ids::Generation;
 
     fn batch(first: u64, count: u64) -> LineBatch {
         let lines = (first..first + count).map(|i| format!("line {i}")).collect();
         let times = vec![LinesRead { lines: count as u32, time_ms: first }];
-        LineBatch { rank: Rank(0), generation: Generation(0), first, lines, times }
+        LineBatch { rank: Rank(0), generation: Generation(0), first, overwritten: 0, lines, times }
     }
 
     #[test]

@@ -252,6 +252,7 @@ mod tests {
             gpu_share: None,
             page: Some(PageSample { env_step, ..PageSample::default() }),
             signals: Default::default(),
+            live: String::new(),
         };
         let sample = |env_step| HostSample { ranks: vec![rank(env_step)], ..HostSample::default() };
         let mut at = |seconds, step| {

@@ -3,9 +3,12 @@
 //! Owner: the agent's loop. Every source has a thread or tasks of its own.
 
 use crate::inspect;
+use crate::observe::arbiter::{Arbiter, SeriesSource};
+use crate::observe::extractor::MetricExtractor;
 use crate::observe::gpu::{self, GpuWatch};
+use crate::observe::live_lines::LiveLines;
 use crate::observe::logs::{self, LineBatch, Logs};
-use crate::observe::metrics::{EventFileTailer, MetricExtractor, SILENCE};
+use crate::observe::metric_files::{MetricFileTailer, MetricSources};
 use crate::observe::sample::{self, NumberedSample, RendezvousAddr, SampledRank, SampledRanks, gpu_of};
 use crate::observe::secrets::LogSecrets;
 use crate::paths::RunPaths;
@@ -18,9 +21,10 @@ use crate::supervise::launch_prep::ranks_folder;
 use crate::supervise::lifecycle::{HostRank, Lifecycle};
 use crate::supervise::supervisor::TaskResult;
 use crate::timing::Timing;
-use rankdeck_proto::message::{AgentMessage, LaunchSpec, RecordEvent};
+use rankdeck_proto::message::{AgentMessage, LaunchSpec, RankEvent, RecordEvent};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::meaning::Meanings;
 use rankdeck_types::plan::{PlannedBackend, PlannedRank, ras_address};
 use std::cell::RefCell;
 use std::io;
@@ -64,10 +68,17 @@ pub(crate) struct Observers {
     events: EventConnections,
     gpus: GpuWatch,
     metrics: mpsc::Sender<RecordEvent>,
-    /// Extracts metrics from rank 0's lines, if rank 0 is on this host and the experiment enables it.
+    live: LiveLines,
+    /// Extracts metrics from rank 0's output, if rank 0 is on this host and not the built-in trainer.
     picker: Option<MetricExtractor>,
-    /// Follows rank 0's event files.
-    follower: Option<EventFileTailer>,
+    /// The change of rank 0's live lines that was read last.
+    live_seen: u64,
+    /// Decides from which source a series of this generation comes.
+    arbiter: Arbiter,
+    /// The latest summary of what was found.
+    summary: String,
+    /// Follows the files in which rank 0 logs.
+    follower: Option<MetricFileTailer>,
     /// One clone per running inspection.
     inspections: Arc<()>,
 }
@@ -92,10 +103,11 @@ impl Observers {
             // If the channel is full, the agent's log has it.
             let _ = notices.try_send(RecordEvent::Notice { text });
         };
-        let logs = Logs::start(lost_lines.clone(), deliver, report)?;
+        let live = LiveLines::default();
+        let logs = Logs::start(lost_lines.clone(), live.clone(), deliver, report)?;
         let (events, targets) = (EventConnections::default(), SampledRanks::default());
         let (malformed, gate) = (events.malformed.clone(), events.gate.clone());
-        let samples = sample::start(targets.clone(), gpus.clone(), malformed, gate, timing)?;
+        let samples = sample::start(targets.clone(), live.clone(), gpus.clone(), malformed, gate, timing)?;
         let observers = Observers {
             logs,
             lines: Rc::default(),
@@ -104,7 +116,11 @@ impl Observers {
             events,
             gpus,
             metrics: metrics_in,
+            live,
             picker: None,
+            live_seen: 0,
+            arbiter: Arbiter::default(),
+            summary: String::new(),
             follower: None,
             inspections: Arc::default(),
         };
@@ -139,22 +155,28 @@ impl Observers {
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
-        // Metrics are rank 0's.
-        if spec.plan.ranks.first().is_none_or(|rank| rank.node_rank != spec.node_rank) {
+        // Metrics are rank 0's, and the built-in trainer reports its own.
+        let is_here = spec.plan.ranks.first().is_some_and(|rank| rank.node_rank == spec.node_rank);
+        if !is_here || spec.plan.is_builtin() {
             return None;
         }
         let metrics = &spec.plan.experiment.metrics;
-        self.picker = MetricExtractor::new(metrics);
+        self.picker = Some(MetricExtractor::new(metrics));
+        self.arbiter = Arbiter::new(Meanings::new(&metrics.names));
         // Relative paths of a script start in its working directory.
         let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_ref());
-        let folder = expand_in(metrics.tensorboard.as_ref()?, &begin);
-        let (sender, gate) = (self.metrics.clone(), self.events.gate.clone());
-        match EventFileTailer::start(folder, gate, SILENCE, move |event| drop(sender.blocking_send(event))) {
+        let sources = MetricSources {
+            folder: metrics.tensorboard.as_ref().map(|folder| expand_in(folder, &begin)),
+            meanings: Meanings::new(&metrics.names),
+            gate: self.events.gate.clone(),
+        };
+        let sender = self.metrics.clone();
+        match MetricFileTailer::start(sources, move |event| drop(sender.blocking_send(event))) {
             Ok(follower) => {
                 self.follower = Some(follower);
                 None
             }
-            Err(error) => Some(format!("cannot follow event files: {error}")),
+            Err(error) => Some(format!("cannot follow metric files: {error}")),
         }
     }
 
@@ -181,26 +203,72 @@ impl Observers {
                 .and_then(|host| spec.plan.interface(host).map(str::to_owned)),
         });
         let world_size = lifecycle.spec().map_or(0, |spec| spec.plan.ranks.len());
-        let targets = lifecycle.ranks().iter().filter_map(target).collect();
+        let targets: Vec<SampledRank> = lifecycle.ranks().iter().filter_map(target).collect();
+        if let Some(follower) = &self.follower {
+            let first = targets.iter().find(|target| target.rank == Rank(0));
+            follower.watch(first.map(|target| target.ident), elsewhere);
+        }
         self.targets.set(generation, meeting, world_size, targets);
     }
 
     /// Log lines of a rank have come.
     pub fn read(&mut self, batch: &LineBatch) {
         if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
-            batch.lines.iter().for_each(|line| picker.line(line));
+            picker.lines(&batch.lines, Instant::now());
+            self.show_sign();
         }
         self.lines.borrow_mut().push(batch);
     }
 
-    /// Values that were picked from log lines and are due.
-    pub fn due_metrics(&mut self) -> Option<RecordEvent> {
-        self.picker.as_mut()?.due(Instant::now(), false)
+    /// Takes in what a rank reports itself.
+    pub fn reported(&mut self, rank: Rank, event: &RankEvent) {
+        if rank == Rank(0) && self.picker.is_some() {
+            self.arbiter.reported(event, Instant::now());
+            self.show_sign();
+        }
+    }
+
+    /// Rank 0 has shown that its program runs.
+    fn show_sign(&self) {
+        self.follower.iter().for_each(MetricFileTailer::expect_files);
+    }
+
+    /// Takes in an event of an observer of its own thread; returns what is to be recorded.
+    pub fn admit(&mut self, event: RecordEvent) -> Vec<RecordEvent> {
+        let source = match &event {
+            RecordEvent::Metrics { source, .. } => SeriesSource::of_file(source),
+            _ => SeriesSource::Declared,
+        };
+        self.arbiter.admit(event, |_| source, Instant::now())
+    }
+
+    /// What was picked from the output and is due.
+    pub fn due_metrics(&mut self) -> Vec<RecordEvent> {
+        self.take_metrics(false)
     }
 
     /// All values that are left when a rank has ended.
-    pub fn last_metrics(&mut self, rank: Rank) -> Option<RecordEvent> {
-        self.picker.as_mut().filter(|_| rank == Rank(0))?.due(Instant::now(), true)
+    pub fn last_metrics(&mut self, rank: Rank) -> Vec<RecordEvent> {
+        if rank == Rank(0) { self.take_metrics(true) } else { Vec::new() }
+    }
+
+    fn take_metrics(&mut self, last: bool) -> Vec<RecordEvent> {
+        let Some(picker) = &mut self.picker else { return Vec::new() };
+        let now = Instant::now();
+        if let Some(rows) = self.live.changed(Rank(0), &mut self.live_seen) {
+            picker.live(&rows, now);
+        }
+        let record = picker.due(now, last);
+        if let Some((meaning, name)) = picker.counted_by() {
+            self.arbiter.counts_by(meaning, &name, picker.source("env_step"), now);
+        }
+        let admitted = record.map(|record| self.arbiter.admit(record, |name| picker.source(name), now));
+        let mut events = admitted.unwrap_or_default();
+        if let Some(text) = self.arbiter.summary(now, last).filter(|text| *text != self.summary) {
+            self.summary.clone_from(&text);
+            events.push(RecordEvent::Notice { text });
+        }
+        events
     }
 
     /// Has the event connections read what is there.
@@ -218,7 +286,7 @@ impl Observers {
         // Its page's last words are to be sampled before its end is recorded.
         self.targets.sample_now();
         let (events, logs) = (self.events.clone(), self.logs.clone());
-        let files_read = self.follower.as_ref().filter(|_| rank == Rank(0)).map(EventFileTailer::poll_now);
+        let files_read = self.follower.as_ref().filter(|_| rank == Rank(0)).map(MetricFileTailer::poll_now);
         tokio::task::spawn_local(async move {
             let begun = Instant::now();
             while begun.elapsed() < LAST_EVENTS.0
@@ -300,7 +368,7 @@ impl Observers {
                 ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
                 page: paths.page(lifecycle.generation(), life.rank),
                 elsewhere: lifecycle.starts_elsewhere(),
-                last_line: lines.last(life.rank),
+                last_line: self.live.newest(life.rank).or_else(|| lines.last(life.rank)),
                 gpu: {
                     let planned = life.gpu.and_then(|index| gpu::planned_gpu(index, &gpus));
                     gpu_of(&gpus, &[life.ident.map_or(0, |ident| ident.pid)], planned.as_ref()).cloned()
@@ -314,11 +382,10 @@ impl Observers {
     pub fn remember_logs(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
         let generation = lifecycle.generation();
         for life in lifecycle.ranks() {
-            if let Ok((first, lines, times)) =
-                logs::tail(&paths.rank_log(generation, life.rank), REMEMBERED_LINES)
-            {
-                self.lines.borrow_mut().push(&LineBatch { rank: life.rank, generation, first, lines, times });
-            }
+            let log = paths.rank_log(generation, life.rank);
+            let batches = logs::tail(&log, (life.rank, generation), REMEMBERED_LINES).unwrap_or_default();
+            let mut lines = self.lines.borrow_mut();
+            batches.iter().for_each(|batch| lines.push(batch));
         }
     }
 }

@@ -5,22 +5,24 @@ use crate::app::stderr;
 use crate::cli::args::InitArgs;
 use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::run_index::{self, own_binary};
-use crate::cli::support::{Failure, code, guess, print, prompt};
+use crate::cli::support::{Failure, code, print, prompt};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::examination::{HostFindings, HostQuestion};
 use rankdeck_proto::folders;
 use rankdeck_proto::regular;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::Metrics;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::words::{bytes, clean};
 use serde_json::json;
 use std::fmt::Write as _;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const HOSTS: &str = "hosts.toml";
+/// Most bytes of a script that are read.
+const SCRIPT: u64 = 1 << 20;
 /// Most aliases of the user's SSH configuration that are listed.
 const ALIASES: usize = 20;
 
@@ -224,7 +226,7 @@ fn command_of(script: &Path) -> Result<Vec<String>, Failure> {
         _ => {}
     }
     let mode = std::fs::metadata(script).map_or(0, |metadata| metadata.permissions().mode());
-    let first = guess::read(script).lines().next().unwrap_or_default().to_owned();
+    let first = read(script).lines().next().unwrap_or_default().to_owned();
     match first.starts_with("#!") && first.contains("python") {
         true => with(&["python3", "-u"]),
         false if mode & 0o111 != 0 && path.contains('/') => with(&[]),
@@ -244,7 +246,7 @@ fn find_script(folder: &Path) -> Option<PathBuf> {
     let scripts = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let mut programs = scripts
         .filter(|path| path.extension().is_some_and(|end| end == "py"))
-        .filter(|path| guess::read(path).contains("__main__"));
+        .filter(|path| read(path).contains("__main__"));
     match (programs.next(), programs.next()) {
         (Some(only), None) => Some(PathBuf::from(only.file_name()?)),
         _ => None,
@@ -252,15 +254,14 @@ fn find_script(folder: &Path) -> Option<PathBuf> {
 }
 
 fn experiment_file(script: &Path, words: &[String]) -> String {
-    let source =
-        ExperimentSource::Command { words: words.to_vec(), ships: true, metrics: Metrics::default() };
+    let source = ExperimentSource::Command { words: words.to_vec(), ships: true };
     let name = rankdeck_config::load_experiment(&source, &[])
         .map_or("mine".into(), |experiment| experiment.run.name);
     let mut text = format!(
         "# All keys: `rankdeck schema experiment`.\n\n[run]\nname = {name:?}\n\n[launch]\ncommand = {words:?}\n\
          code = \".\"                          # copied to every host, except files that git ignores\n"
     );
-    let source = guess::read(script);
+    let source = read(script);
     let keys: Vec<&str> = ["WANDB_API_KEY", "HF_TOKEN"]
         .into_iter()
         .filter(|key| source.contains(key) || *key == "WANDB_API_KEY" && source.contains("import wandb"))
@@ -271,27 +272,20 @@ fn experiment_file(script: &Path, words: &[String]) -> String {
             "# pass_env = {keys:?}         # passed from your shell; values are written to no file"
         );
     }
-    text += &metrics(&source);
+    text += METRICS;
     text
 }
 
-/// Formats `[metrics]` as guessed from a source.
-fn metrics(source: &str) -> String {
-    let found = guess::metrics(source);
-    let mut lines = Vec::new();
-    lines.extend(found.tensorboard.map(|folder| format!("tensorboard = {folder:?}")));
-    if !found.presets.is_empty() {
-        lines.push(format!("presets = {:?}", found.presets));
-    }
-    if !found.stdout.is_empty() {
-        let quoted: Vec<String> = found.stdout.iter().map(|pattern| format!("    '{pattern}',")).collect();
-        lines.push(format!("stdout = [\n{}\n]", quoted.join("\n")));
-    }
-    match lines.is_empty() {
-        true => "\n# [metrics]                         # charts from the output of the script\n# stdout = ['loss[=: ]+(?P<loss>[-+0-9.eE]+)']\n"
-            .to_owned(),
-        false => format!("\n[metrics]                           # detected in the script\n{}\n", lines.join("\n")),
-    }
+/// `[metrics]` for what is not recognized in the output.
+const METRICS: &str = "\n# [metrics]                         # the usual output and log files are recognized without it\n\
+    # stdout = ['loss[=: ]+(?P<loss>[-+0-9.eE]+)']\n\
+    # names = { return = \"my/score\" }\n";
+
+/// Returns the start of a script; empty if it cannot be read.
+fn read(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let _ = regular::open(path).map(|file| file.take(SCRIPT).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -299,12 +293,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guessed_metrics_are_valid_toml() {
-        let text = metrics("w = SummaryWriter('logs')\nprint(f\"step {i} loss={l:.3f}\")\nprint({'acc': a})");
+    fn suggested_metrics_are_valid_keys() {
+        let text: String = METRICS.lines().map(|line| line.trim_start_matches("# ").to_owned() + "\n").collect();
         let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
-        assert_eq!(table["metrics"]["tensorboard"].as_str(), Some("logs"));
-        assert_eq!(table["metrics"]["stdout"].as_array().map(Vec::len), Some(3), "{text}");
-        assert!(metrics("x = 1").contains("# [metrics]"));
+        let metrics: rankdeck_types::experiment::Metrics = table["metrics"].clone().try_into().unwrap();
+        assert!(rankdeck_types::metrics::compile(&metrics).is_ok());
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl Tail {
                 }
                 self.ranks_seen.extend(ranks.iter().map(|rank| (rank.rank, node)));
             }
-            AgentMessage::Log { rank, first, lines, times } => {
+            AgentMessage::Log { rank, first, lines, times, .. } => {
                 self.ranks_seen.insert(rank, node);
                 return self.print(node, rank, first, &lines, &times);
             }
@@ -381,7 +381,7 @@ mod tests {
     fn logs_end_although_lines_keep_coming() {
         let mut tail = Tail { names: vec!["a".into(), "b".into()], rank: Some(Rank(9)), ..Tail::default() };
         let log =
-            |first| AgentMessage::Log { rank: Rank(0), first, lines: vec!["x".into()], times: Vec::new() };
+            |first| AgentMessage::Log { rank: Rank(0), first, overwritten: 0, lines: vec!["x".into()], times: Vec::new() };
         for (first, node) in [(0, 0), (1, 0), (0, 1)] {
             assert!(tail.on_message(NodeRank(node), log(first)));
         }

@@ -78,7 +78,8 @@ impl MlflowRun {
         let started = times().min().unwrap_or(ended).min(ended.saturating_sub(ms(run.duration_s)));
         for eval in &model.evals {
             // The recording has no time of an evaluation except in its charts: steps order them.
-            let values = [("eval/return_mean", eval.return_mean), ("eval/return_std", eval.return_std)];
+            let std = if eval.is_of_series() { f64::NAN } else { eval.return_std };
+            let values = [("eval/return_mean", eval.return_mean), ("eval/return_std", std)];
             for (name, value) in values.into_iter().filter(|(_, value)| value.is_finite()) {
                 let line = (time_of(&metrics, eval.env_step).unwrap_or(ended), value, eval.env_step);
                 metrics.entry(name.to_owned()).or_default().push(line);

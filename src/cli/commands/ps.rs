@@ -5,7 +5,9 @@ use crate::cli::support::locate::{ListedHosts, RunLocator};
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus};
 use crate::cli::support::{Failure, code, print};
 use rankdeck_config::{HostsSource, OwnSlurmJob, SlurmJobs};
+use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::words::{NONE, clean, count, duration, fixed, plural};
 use serde_json::{Value, json};
@@ -128,7 +130,7 @@ fn row(run_index: &RunIndex, found: &FoundRun, now: f64) -> Vec<String> {
         summary.generation.to_string(),
         format!("{alive}/{}", summary.world_size),
         if summary.gpus > 0 { summary.gpus.to_string() } else { NONE.to_owned() },
-        summary.env_step.map_or(NONE.to_owned(), count),
+        steps(&summary),
         number(summary.last_return),
         number(summary.best.as_ref().map(|best| best.return_mean)),
         seconds(Some(summary.duration_s).filter(|seconds| *seconds > 0.0)),
@@ -136,6 +138,12 @@ fn row(run_index: &RunIndex, found: &FoundRun, now: f64) -> Vec<String> {
         hosts_of(run_index, found).join(" "),
         summary.note,
     ]
+}
+
+/// Steps, or what the program's progress bar shows.
+fn steps(summary: &RunSummary) -> String {
+    let shown = || summary.progress.as_ref().map(ShownProgress::amount);
+    summary.env_step.map(count).or_else(shown).unwrap_or_else(|| NONE.to_owned())
 }
 
 /// A waiting job: its run has no name before it starts.
@@ -199,6 +207,15 @@ mod tests {
     use crate::cli::support::run_index::sample_entry;
     use rankdeck_types::error::HintedError;
     use rankdeck_types::host::Host;
+
+    #[test]
+    fn steps_are_counted_or_those_of_the_bar() {
+        let progress = ShownProgress { done: 20, total: Some(1800), unit: "it".into(), ..Default::default() };
+        let shown = RunSummary { progress: Some(progress), ..RunSummary::default() };
+        assert_eq!(steps(&shown), "20 of 1,800 it");
+        assert_eq!(steps(&RunSummary { env_step: Some(2048), ..shown }), "2,048");
+        assert_eq!(steps(&RunSummary::default()), NONE);
+    }
 
     #[test]
     fn excluded_hosts_are_not_listed() {

@@ -9,7 +9,7 @@ use crate::cli::args::SbatchArgs;
 use crate::cli::support::run_index::own_binary;
 use crate::cli::support::{Failure, child, code, print, seed, sources};
 use rankdeck_config::{ExperimentSource, HostsSource};
-use rankdeck_types::experiment::{LaunchConfig, Metrics};
+use rankdeck_types::experiment::LaunchConfig;
 use rankdeck_types::quote;
 use serde_json::json;
 use std::io::Write;
@@ -24,9 +24,7 @@ pub(crate) fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failu
     let (options, command) = sources::split_rest(&args.rest, args.experiment.is_some())?;
     let source = match &args.experiment {
         Some(path) => ExperimentSource::File(path.clone()),
-        None => {
-            ExperimentSource::Command { words: command.clone(), ships: false, metrics: Metrics::default() }
-        }
+        None => ExperimentSource::Command { words: command.clone(), ships: false },
     };
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     if let Some(line) = rankdeck_config::translation(&source, &args.set) {

@@ -45,6 +45,7 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
     match state {
         RunStatus::Running => {
             let speed = summary.steps_per_s.filter(|speed| *speed > 0.0);
+            let shown = summary.progress.as_ref().filter(|_| summary.env_step.is_none() || goal.is_none());
             if let (Some(done), Some(goal)) = (summary.env_step, goal) {
                 words.push(format!("{:.1}%", (done as f64 / goal as f64 * 100.0).min(100.0)));
             }
@@ -52,6 +53,11 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
             words.extend(speed.map(|speed| format!("{}/s", short(speed as u64))));
             if let (Some(done), Some(goal), Some(speed)) = (summary.env_step, goal, speed) {
                 words.push(format!("ETA {}", duration(goal.saturating_sub(done) as f64 / speed)));
+            }
+            if let Some(shown) = shown {
+                words.extend(shown.share().map(|share| format!("{:.1}%", share * 100.0)));
+                words.push(shown.amount());
+                words.extend(shown.eta_s.map(|eta| format!("ETA {}", duration(eta))));
             }
         }
         _ => {
@@ -87,6 +93,11 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
         let goal = summary.total_steps.map_or(String::new(), |goal| format!(" of {}", count(goal)));
         ("steps", format!("{}{goal}", count(steps)))
     }));
+    facts.extend(summary.progress.as_ref().map(|shown| {
+        let label = if shown.label.is_empty() { String::new() } else { format!("{}: ", shown.label) };
+        let eta = shown.eta_s.map_or(String::new(), |eta| format!(", ETA {}", duration(eta)));
+        ("progress", format!("{label}{}{eta}", shown.amount()))
+    }));
     facts.extend(summary.steps_per_s.map(|speed| ("speed", format!("{} steps/s", rate(speed)))));
     facts.extend(summary.last_return.map(|mean| ("return", fixed(mean, 1))));
     facts.extend(summary.best.as_ref().map(|best| ("best eval", fixed(best.return_mean, 1))));
@@ -99,6 +110,7 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::progress_bar::ShownProgress;
 
     #[test]
     fn status_line_shows_progress_and_outcome() {
@@ -113,5 +125,17 @@ mod tests {
         let over = RunSummary { outcome: Some(RunOutcome::Failed), exit_code: Some(1), ..going };
         assert_eq!(line("ppo-1", RunStatus::Finished, &over), "ppo-1 ! failed (1) 250.0k");
         assert_eq!(line("x", RunStatus::Running, &RunSummary::default()), "x");
+        let shown = ShownProgress {
+            done: 20,
+            total: Some(1800),
+            unit: "it".into(),
+            eta_s: Some(570.0),
+            ..ShownProgress::default()
+        };
+        let bar = RunSummary { progress: Some(shown), ..RunSummary::default() };
+        let eta = duration(570.0);
+        assert_eq!(line("x", RunStatus::Running, &bar), format!("x 1.1% 20 of 1,800 it ETA {eta}"));
+        let counted = RunSummary { env_step: Some(5), total_steps: Some(10), ..bar };
+        assert_eq!(line("x", RunStatus::Running, &counted), "x 50.0% 5", "the run's own target counts");
     }
 }

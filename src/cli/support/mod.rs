@@ -5,7 +5,6 @@ pub(crate) mod console;
 pub(crate) mod copy;
 pub(crate) mod failure;
 pub(crate) mod git;
-pub(crate) mod guess;
 pub(crate) mod interrupt;
 pub(crate) mod locate;
 pub(crate) mod output_file;

@@ -1,7 +1,7 @@
 //! Resolves the hosts and the experiment of a command line.
 
 use crate::cli::args::{Cli, CliCommand, SubjectArgs};
-use crate::cli::support::{Failure, guess};
+use crate::cli::support::Failure;
 use rankdeck_config::{ExperimentSource, HostsSource, OwnSlurmJob, SlurmJobs};
 use rankdeck_proto::folders;
 use rankdeck_types::host::Transport;
@@ -126,15 +126,14 @@ pub(crate) fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, Ex
     (hosts, experiment)
 }
 
-/// An experiment from a command. Its directory is uploaded to hosts that do not share it; its metrics are
-/// guessed from its source.
+/// An experiment from a command. Its directory is uploaded to hosts that do not share it.
 pub(crate) fn program(words: &[String], hosts: &HostsSource) -> ExperimentSource {
     // Unreadable hosts are reported when the plan is made.
     let apart = rankdeck_config::load_hosts(hosts).is_ok_and(|hosts| {
         hosts.iter().any(|host| matches!(host.transport, Transport::Ssh | Transport::Openssh))
     });
     let ships = apart && is_here(words, Path::new(""));
-    ExperimentSource::Command { words: words.to_vec(), ships, metrics: guess::of_command(words) }
+    ExperimentSource::Command { words: words.to_vec(), ships }
 }
 
 /// Whether the script, module or program is in `folder`.

@@ -56,6 +56,8 @@ impl LogPlace {
 pub struct ReceivedLines {
     /// Number of the first, in the rank's file.
     pub first: u64,
+    /// Numbers before it that no line has: the rank has written over those lines.
+    pub overwritten: u64,
     pub lines: Vec<String>,
     /// When they were read.
     pub times: Vec<LinesRead>,
@@ -147,7 +149,7 @@ impl LogRing {
         room: RingLimits,
         order: &mut u64,
     ) -> (Vec<String>, u64) {
-        let ReceivedLines { first, lines, times, ahead_ms, generation } = arrival;
+        let ReceivedLines { first, overwritten, lines, times, ahead_ms, generation } = arrival;
         let known = usize::try_from(self.next.saturating_sub(first)).unwrap_or(usize::MAX);
         let end = first.saturating_add(lines.len() as u64);
         let times: Vec<u64> =
@@ -156,7 +158,8 @@ impl LogRing {
         if fresh.is_empty() {
             return (fresh, 0);
         }
-        self.dropped = self.dropped.saturating_add(first.saturating_sub(self.next));
+        let missing = first.saturating_sub(self.next).saturating_sub(overwritten);
+        self.dropped = self.dropped.saturating_add(missing);
         let mut number = first.max(self.next);
         self.next = end;
         let mut latest = self.lines.back().map_or(0, |line| line.merge_ms);
@@ -271,6 +274,16 @@ mod tests {
 
     /// Where few ranks share the room.
     const FEW: RingLimits = RingLimits { lines: LOG_LINES, bytes: LOG_BYTES };
+
+    #[test]
+    fn overwritten_lines_are_not_missing() {
+        let (mut ring, mut order) = (LogRing::default(), 0);
+        ring.extend(lines(0, 2), FEW, &mut order);
+        ring.extend(ReceivedLines { overwritten: 99, ..lines(101, 1) }, FEW, &mut order);
+        assert_eq!((ring.dropped, ring.next, ring.number(2)), (0, 102, Some(101)));
+        ring.extend(ReceivedLines { overwritten: 3, ..lines(110, 1) }, FEW, &mut order);
+        assert_eq!(ring.dropped, 5, "the others were lost");
+    }
 
     fn lines(first: u64, count: usize) -> ReceivedLines {
         ReceivedLines {

@@ -421,6 +421,7 @@ fn logs_come_once_across_reconnects_and_generations() {
     let log = |first: u64, text: &str| AgentMessage::Log {
         rank: rankdeck_types::ids::Rank(2),
         first,
+        overwritten: 0,
         lines: vec![format!("{text}1"), format!("{text}2")],
         times: Vec::new(),
     };

@@ -163,6 +163,8 @@ fn program_without_steps_counts_anew_from_scratch() {
         skipped: 0,
         spread: BTreeMap::new(),
         not_finite: BTreeMap::new(),
+        counter: None,
+        progress: None,
     };
     for (from, line) in [(None, vec![1, 2]), (Some(EARLY), vec![1, 2, 3, 4, 5])] {
         let mut c = Cluster::launch(1);

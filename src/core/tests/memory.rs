@@ -4,6 +4,7 @@ use crate::testkit::*;
 use crate::{Core, event::Event};
 use rankdeck_proto::inspection::*;
 use rankdeck_proto::message::*;
+use rankdeck_proto::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_proto::search::{LogFindings, LogHit};
 use rankdeck_proto::show::LiveFrame;
 use rankdeck_testkit::fuzz::{Counting, live};
@@ -79,7 +80,7 @@ fn sample() -> HostSample {
     let link = LinkSample { name: some(), ..Default::default() };
     HostSample {
         mono_ms: 777_777,
-        ranks: vec![RankSample { wchan: some(), page: Some(page()), signals, ..rank_sample(0) }],
+        ranks: vec![RankSample { wchan: some(), live: some(), page: Some(page()), signals, ..rank_sample(0) }],
         gpus: vec![gpu],
         signals: HostSignals { link: Some(link), ..Default::default() },
         ..HostSample::default()
@@ -146,7 +147,7 @@ fn rank_events() -> Vec<RankEvent> {
             data: rankdeck_proto::media::encoded(b"GIF89a\x05\0\x04\0"),
             ..LoggedImage::default()
         }),
-        RankEvent::Eval(Evaluation::default()),
+        RankEvent::Eval(Evaluation { series: some(), ..Evaluation::default() }),
         RankEvent::Checkpoint { path: some(), env_step: 777_777, train_iter: 1, reason: some() },
         RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec![some()], equal: false },
         RankEvent::Error { message: some(), hint: some(), usage: true, failure: None },
@@ -189,6 +190,8 @@ fn records() -> Vec<RecordEvent> {
             skipped: 0,
             not_finite: [(some(), 1)].into(),
             spread: [(some(), (0.0, 1.0))].into(),
+            counter: Some(ShownCounter { unit: some(), at: 1.0 }),
+            progress: Some(ShownProgress { unit: some(), label: some(), ..ShownProgress::default() }),
         },
         RecordEvent::Notice { text: some() },
     ];
@@ -210,6 +213,7 @@ fn messages() -> Vec<AgentMessage> {
         AgentMessage::Log {
             rank: Rank(0),
             first: 777_777,
+            overwritten: 777,
             lines: vec![some()],
             times: vec![LinesRead { lines: 1, time_ms: 1 }],
         },

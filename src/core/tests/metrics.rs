@@ -4,10 +4,13 @@
 use crate::event::Event;
 use crate::model::{ChartMarkKind, EventSubject, HistoryLine};
 use crate::report::{ReportBody, Severity};
+use crate::run_summary::RunSummary;
 use crate::testkit::*;
 use rankdeck_proto::media::encoded;
 use rankdeck_proto::message::*;
+use rankdeck_proto::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_types::ids::Rank;
+use rankdeck_types::meaning::Meaning;
 use std::collections::BTreeMap;
 
 fn metrics(env_step: u64, values: &[(&str, f64)], broken: &[(&str, u64)]) -> RecordEvent {
@@ -19,6 +22,8 @@ fn metrics(env_step: u64, values: &[(&str, f64)], broken: &[(&str, u64)]) -> Rec
         skipped: 0,
         spread: BTreeMap::new(),
         not_finite: broken.iter().map(|(name, count)| (name.to_string(), *count)).collect::<BTreeMap<_, _>>(),
+        counter: None,
+        progress: None,
     }
 }
 
@@ -37,6 +42,83 @@ fn nan_values_reach_their_series_and_are_counted() {
         (c.model().scalars["only"].points().len(), c.model().scalars["only"].reach()),
         (0, Some(300.0))
     );
+}
+
+#[test]
+fn names_of_a_library_have_their_meaning() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    let values = [("rollout/ep_rew_mean", 21.5), ("time/fps", 900.0), ("train/loss", 0.5)];
+    c.record(0, metrics(2048, &values, &[]));
+    let model = c.model();
+    let own = model.own.as_ref().unwrap();
+    assert_eq!((own.return_mean, own.steps_per_s, own.env_step), (Some(21.5), Some(900.0), Some(2048)));
+    assert_eq!(model.series(Meaning::Return).map(|(name, _)| name), Some("rollout/ep_rew_mean"));
+    assert_eq!(model.series(Meaning::EvalReturn), None);
+    let summary = RunSummary::from_model(model, c.now);
+    assert_eq!((summary.last_return, summary.env_step), (Some(21.5), Some(2048)));
+    let reported = c.reports.iter().find_map(|(_, _, body)| match body {
+        ReportBody::Metrics { return_mean, .. } => Some(*return_mean),
+        _ => None,
+    });
+    assert_eq!(reported, Some(Some(21.5)));
+}
+
+#[test]
+fn bar_is_progress_and_no_value() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    let mut bar = metrics(0, &[], &[]);
+    let RecordEvent::Metrics { env_step, progress, .. } = &mut bar else { unreachable!() };
+    *env_step = None;
+    let shown = ShownProgress {
+        done: 20,
+        total: Some(1800),
+        unit: "it".into(),
+        eta_s: Some(570.0),
+        ..ShownProgress::default()
+    };
+    *progress = Some(shown.clone());
+    c.record(0, metrics(100, &[("loss", 0.5)], &[]));
+    c.record(0, bar);
+    c.pass(70_000);
+    let own = c.model().own.as_ref().unwrap();
+    assert_eq!((own.records, own.env_step, own.x), (1, Some(100), 100.0));
+    assert_eq!(own.progress.as_ref().map(|progress| &progress.shown), Some(&shown));
+    let left = own.progress.as_ref().and_then(|progress| progress.eta_s(c.now)).unwrap();
+    assert!((499.0..=500.0).contains(&left), "{left}");
+    assert_eq!(RunSummary::from_model(c.model(), c.now).progress.map(|shown| shown.done), Some(20));
+    c.event(Event::restart(None));
+    c.host_ends(0, true);
+    assert_eq!(c.model().own.as_ref().and_then(|own| own.progress.clone()), None, "of the process that is gone");
+}
+
+#[test]
+fn values_without_steps_stand_at_the_program_s_counter() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    for at in [0.1, 0.2] {
+        let mut event = metrics(0, &[("loss", at)], &[]);
+        let RecordEvent::Metrics { env_step, counter, .. } = &mut event else { unreachable!() };
+        (*env_step, *counter) = (None, Some(ShownCounter { unit: "epoch".into(), at }));
+        c.record(0, event);
+    }
+    let places: Vec<f64> = c.model().scalars["loss"].points().iter().map(|point| point.place.step).collect();
+    assert_eq!(places, [0.1, 0.2]);
+}
+
+#[test]
+fn evaluation_of_a_series_has_no_second_chart() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    c.record(0, metrics(100, &[("eval/mean_reward", 30.5)], &[]));
+    c.rank_event(0, RankEvent::Eval(Evaluation::of_series("eval/mean_reward", 100, 30.5, 0.0)));
+    let model = c.model();
+    assert_eq!(model.evals.back().map(|eval| (eval.return_mean, eval.env_step)), Some((30.5, 100)));
+    let names: Vec<&str> = model.scalars.keys().map(String::as_str).collect();
+    assert_eq!(names, ["eval/mean_reward"]);
+    let summary = RunSummary::from_model(model, c.now);
+    assert_eq!((summary.best.map(|best| best.return_mean), summary.evals), (Some(30.5), 1));
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn message() -> impl Strategy<Value = AgentMessage> {
             AgentMessage::Sample(Box::new(HostSample { mono_ms, generation, ranks, dropped: mono_ms, ..HostSample::default() }))
         }),
         1 => (0u32..9, any::<u64>()).prop_map(|(rank, first)| {
-            AgentMessage::Log { rank: Rank(rank), first, lines: vec!["a".into(), "b".into()], times: Vec::new() }
+            AgentMessage::Log { rank: Rank(rank), first, overwritten: 0, lines: vec!["a".into(), "b".into()], times: Vec::new() }
         }),
         2 => (0u64..4).prop_map(|request| AgentMessage::PortReserved { request, port: 5 }),
         1 => any::<u64>().prop_map(|sent_ms| AgentMessage::Pong { sent_ms, wall_time: Some(5.0) }),
@@ -320,7 +320,7 @@ fn story() -> (Core, Vec<(Timestamp, Event)>) {
         c.iteration(iter, iter * 10);
         let first = (iter - 1) * 100;
         let lines = (first..first + 100).map(|line| format!("line {line}")).collect();
-        c.receive(0, AgentMessage::Log { rank: Rank(0), first, lines, times: Vec::new() });
+        c.receive(0, AgentMessage::Log { rank: Rank(0), first, overwritten: 0, lines, times: Vec::new() });
         c.pass(500);
         if iter == 20 {
             c.lose(1);

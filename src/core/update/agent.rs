@@ -40,8 +40,9 @@ pub(super) fn on_agent_message(ctx: &mut EventCtx<'_>, node: NodeRank, mut messa
         }
         AgentMessage::Record(record) => return records::apply(ctx, node, record),
         AgentMessage::Sample(sample) => apply_sample(ctx, node, *sample),
-        AgentMessage::Log { rank, first, lines, times } => {
-            log(ctx, node, rank, ReceivedLines { first, lines, times, ..ReceivedLines::default() });
+        AgentMessage::Log { rank, first, overwritten, lines, times } => {
+            let arrival = ReceivedLines { first, overwritten, lines, times, ..ReceivedLines::default() };
+            log(ctx, node, rank, arrival);
         }
         AgentMessage::PortReserved { request: answered, port: found } => {
             let first = ctx.model.plan.as_ref().and_then(|plan| plan.ranks.first());

@@ -22,6 +22,7 @@ use rankdeck_proto::message::{
     RankEvent, RankSample, RecordEvent, Survivor, Work,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
+use rankdeck_proto::progress_bar::ShownProgress;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of a text that is a sentence or more.
@@ -124,7 +125,11 @@ fn cut_model(model: &mut Model) -> u64 {
         cut.text(PATH, &mut checkpoint.path);
         cut.text(NAME, &mut checkpoint.reason);
     }
-    model.own.iter_mut().for_each(|own| cut.text(NAME, &mut own.source));
+    model.evals.iter_mut().for_each(|eval| cut.text(NAME, &mut eval.series));
+    for own in &mut model.own {
+        cut.text(NAME, &mut own.source);
+        own.progress.iter_mut().for_each(|progress| cut.progress(&mut progress.shown));
+    }
     if let Some(progress) = &mut model.progress {
         cut.list(LONG, &mut progress.per_rank);
         progress.per_rank.iter_mut().for_each(|rank| cut.text(NAME, &mut rank.host));
@@ -175,6 +180,10 @@ impl Truncator {
             keeps
         });
         self.0 += (before - values.len()) as u64;
+    }
+
+    fn progress(&mut self, progress: &mut ShownProgress) {
+        self.texts(NAME, [&mut progress.label, &mut progress.unit]);
     }
 
     fn run(&mut self, run: &mut RunModel) {
@@ -305,8 +314,10 @@ impl Truncator {
                 files.iter_mut().for_each(|file| self.text(PATH, &mut file.path));
             }
             RecordEvent::Rank { event, .. } => self.event(event),
-            RecordEvent::Metrics { source, values, not_finite, spread, .. } => {
+            RecordEvent::Metrics { source, values, not_finite, spread, counter, progress, .. } => {
                 self.text(NAME, source);
+                counter.iter_mut().for_each(|counter| self.text(NAME, &mut counter.unit));
+                progress.iter_mut().for_each(|progress| self.progress(progress));
                 self.values(values);
                 self.values(not_finite);
                 self.values(spread);
@@ -342,12 +353,12 @@ impl Truncator {
                 self.text(PICTURE_BYTES.div_ceil(3) * 4, data);
             }
             RankEvent::Fingerprint { values, .. } => self.names(LONG, values),
+            RankEvent::Eval(evaluation) => self.text(NAME, &mut evaluation.series),
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
             RankEvent::Exception(exception) => self.exception(exception),
             RankEvent::Hello { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
-            | RankEvent::Eval(_)
             | RankEvent::Returned
             | RankEvent::Survived
             | RankEvent::Finished { .. }
@@ -377,6 +388,7 @@ impl Truncator {
 
     fn rank(&mut self, rank: &mut RankSample) {
         self.text(NAME, &mut rank.wchan);
+        self.text(LINE, &mut rank.live);
         let signals = &mut rank.signals;
         self.list(LIST, &mut signals.children);
         signals.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));

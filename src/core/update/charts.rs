@@ -17,16 +17,10 @@ use std::collections::BTreeMap;
 pub(super) const CHARTS: usize = 256;
 /// Marks kept.
 pub(super) const MARKS: usize = 1024;
-/// Training returns, from totals.
-pub(super) const RETURN: &str = "charts/episodic_return";
-/// Mean returns of evaluations.
-pub(super) const EVAL: &str = "charts/eval_return";
-/// Global steps per second.
-pub(super) const SPS: &str = "charts/SPS";
 
 /// Where a value of a record stands.
-pub(super) fn place(at: RecordContext, step: u64) -> Place {
-    Place { step: step as f64, time: at.time, generation: at.generation }
+pub(super) fn place(at: RecordContext, step: f64) -> Place {
+    Place { step, time: at.time, generation: at.generation }
 }
 
 /// A generation began, as its order says: what it throws away leaves every figure.
@@ -37,7 +31,7 @@ pub(super) fn begin(ctx: &mut EventCtx<'_>, generation: Generation, from: Option
     }
     // What a program last printed is of the process that is gone.
     if let Some(own) = ctx.model.own.as_mut().filter(|own| own.generation < generation) {
-        (own.steps_per_s, own.return_mean) = (None, None);
+        (own.steps_per_s, own.return_mean, own.progress) = (None, None, None);
     }
 }
 
@@ -98,10 +92,10 @@ pub(super) struct RankScalars {
     pub not_finite: BTreeMap<String, u64>,
 }
 
-/// Adds values that ranks report themselves.
-pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64, scalars: RankScalars) {
+/// Adds values that ranks report themselves; `x`: steps, or what the program counts instead.
+pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, x: f64, scalars: RankScalars) {
     let RankScalars { values, spread, not_finite } = scalars;
-    let place = place(at, env_step);
+    let place = place(at, x);
     let keeps = ctx.model.lineage.keeps(place.generation, place.step);
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
@@ -112,7 +106,7 @@ pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64, 
             series.push_not_finite(place, f64::NAN, count);
         }
     }
-    ctx.session.run.tries.reached.advance(RunProgress { env_step, ..RunProgress::default() });
+    ctx.session.run.tries.reached.advance(RunProgress { env_step: x as u64, ..RunProgress::default() });
     for (name, value) in values {
         let (low, high) = spread.get(&name).copied().unwrap_or((value, value));
         match series(ctx, name) {
@@ -259,7 +253,7 @@ pub(super) fn add_histogram(ctx: &mut EventCtx<'_>, at: RecordContext, logged: L
     };
     ctx.report_at(at.generation, at.time, body);
     if ctx.model.lineage.keeps(at.generation, env_step as f64) {
-        ctx.model.histograms.entry(key).or_default().push(place(at, env_step), bins);
+        ctx.model.histograms.entry(key).or_default().push(place(at, env_step as f64), bins);
     }
 }
 
@@ -272,7 +266,7 @@ pub(super) fn add_image(ctx: &mut EventCtx<'_>, at: RecordContext, logged: Logge
     };
     let gallery: &mut Gallery = &mut ctx.model.gallery;
     let keeps = ctx.model.lineage.keeps(at.generation, env_step as f64);
-    if keeps && !gallery.push(name.clone(), place(at, env_step), head, data) {
+    if keeps && !gallery.push(name.clone(), place(at, env_step as f64), head, data) {
         ctx.model.drops.charts += 1;
         return;
     }

@@ -1,15 +1,19 @@
 //! Training progress as ranks report it: totals, rates, evaluations, weights, and charts of all of them.
 
-use super::charts::{self, EVAL, RETURN, RankScalars, SPS};
+use super::charts::{self, RankScalars};
 use super::failure::age_ms;
 use crate::join::JoinedIteration;
-use crate::model::{EventTone, FingerprintModel, LatestTotals, OwnMetrics, RankModel, TrainingProgress};
+use crate::model::{
+    EventTone, FingerprintModel, LatestTotals, OwnMetrics, OwnProgress, RankModel, TrainingProgress,
+};
 use crate::report::{GpuState, RankProgress, ReportBody, VerdictKind};
 use crate::run::RunProgress;
 use crate::session::{EventCtx, RecordContext};
 use rankdeck_proto::message::{Counters, Evaluation};
+use rankdeck_proto::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::meaning::{EVAL, Meaning, RETURN, SPEED};
 use rankdeck_types::words;
 
 /// Evaluations kept.
@@ -62,11 +66,11 @@ fn global_rate(ctx: &mut EventCtx<'_>, at: RecordContext, totals: &Counters) -> 
     // Records of an earlier generation may be read after those of a later one.
     let is_newest = rates.generation == at.generation;
     let steps_per_s = is_newest.then(|| rates.global.update(at.time, totals.env_step)).flatten();
-    let place = charts::place(at, totals.env_step);
+    let place = charts::place(at, totals.env_step as f64);
     charts::reached(ctx, at, totals.env_step);
     charts::settle(ctx, at, totals.env_step);
     if let Some(rate) = steps_per_s {
-        charts::derived(ctx, SPS, place, rate);
+        charts::derived(ctx, SPEED, place, rate);
     }
     if totals.returns.count > 0 {
         charts::derived(ctx, RETURN, place, totals.returns.sum / totals.returns.count as f64);
@@ -79,21 +83,31 @@ fn global_rate(ctx: &mut EventCtx<'_>, at: RecordContext, totals: &Counters) -> 
     steps_per_s
 }
 
-/// A program without rankdeck.py gave values: those of this rank, not reduced.
-pub(super) fn measured(
-    ctx: &mut EventCtx<'_>,
-    at: RecordContext,
-    rank: Rank,
-    source: String,
-    env_step: Option<u64>,
-    scalars: RankScalars,
-) {
+/// What a program without rankdeck.py shows: values and progress of one rank, not reduced.
+pub(super) struct Measured {
+    pub rank: Rank,
+    pub source: String,
+    pub env_step: Option<u64>,
+    /// Place of the values where they have no steps.
+    pub counter: Option<ShownCounter>,
+    pub progress: Option<ShownProgress>,
+    pub scalars: RankScalars,
+}
+
+/// A program without rankdeck.py gave values, or shows how far it is.
+pub(super) fn measured(ctx: &mut EventCtx<'_>, at: RecordContext, measured: Measured) {
+    let Measured { rank, source, env_step, counter, progress, scalars } = measured;
+    let progress = progress.map(ShownProgress::checked);
     let values = &scalars.values;
+    let has_values = !values.is_empty() || !scalars.not_finite.is_empty();
+    let meanings = ctx.model.meanings();
+    let return_mean = meanings.value(Meaning::Return, values);
     // A start from scratch counts from zero.
     let is_line = |known: &&OwnMetrics| {
         known.generation <= at.generation && ctx.model.lineage.keeps(known.generation, f64::MIN)
     };
     let known = ctx.model.own.as_ref().filter(is_line);
+    let age_ms = age_ms(ctx, at);
     let (rate, generation) = &mut ctx.session.rates.own;
     if *generation < at.generation {
         (*rate, *generation) = (SmoothedRate::default(), at.generation);
@@ -101,41 +115,68 @@ pub(super) fn measured(
     let measured = env_step.filter(|_| *generation == at.generation);
     let measured = measured.and_then(|env_step| rate.update(at.time, env_step));
     // What the program reports counts, also between two of its reports.
-    let measured = measured.filter(|_| !ctx.model.scalars.contains_key(SPS));
+    let names = ctx.model.scalars.keys().map(String::as_str);
+    let measured = measured.filter(|_| meanings.best(Meaning::StepsPerSecond, names).is_none());
     let known_rate = || known.and_then(|known| known.steps_per_s);
+    let env_steps = env_step.or_else(|| known.and_then(|known| known.env_step));
+    let counted = counter.map(|counter| counter.at).filter(|at| at.is_finite());
+    let place = env_step.map(|step| step as f64).or(counted).or(env_steps.map(|step| step as f64));
+    // Without steps, only the order of arrival is known.
+    let latest = known.map_or(0.0, |known| known.x);
+    let x = place.unwrap_or(if has_values { latest + 1.0 } else { latest });
+    let shown = progress.clone().map(|shown| OwnProgress { shown, at: ctx.now, age_ms });
     let own = OwnMetrics {
         rank,
-        source: words::clip(&source, 40),
+        source: match known.filter(|_| !has_values) {
+            Some(known) => known.source.clone(),
+            None => words::clip(&source, 40),
+        },
         generation: at.generation,
-        env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
-        steps_per_s: values.get(SPS).copied().or(measured).or_else(known_rate),
-        return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
-        records: known.map_or(0, |known| known.records).saturating_add(1),
+        env_step: env_steps,
+        steps_per_s: meanings.value(Meaning::StepsPerSecond, values).or(measured).or_else(known_rate),
+        return_mean: return_mean.or_else(|| known.and_then(|known| known.return_mean)),
+        records: known.map_or(0, |known| known.records).saturating_add(u64::from(has_values)),
+        x,
+        progress: shown.or_else(|| known.and_then(|known| known.progress.clone())),
         at: ctx.now,
-        age_ms: age_ms(ctx, at),
+        age_ms,
     };
-    // Without steps, only the order of arrival is known.
-    let x = own.env_step.unwrap_or(own.records);
     if ctx.model.own.as_ref().is_none_or(|known| known.generation <= at.generation) {
         ctx.model.own = Some(own);
     }
     ctx.report_at(
         at.generation,
         at.time,
-        ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
+        ReportBody::Metrics {
+            rank,
+            source,
+            env_step,
+            values: values.clone(),
+            return_mean,
+            progress,
+            reduced: false,
+        },
     );
     charts::scalars(ctx, at, x, scalars);
 }
 
 pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: Evaluation) {
-    charts::derived(ctx, EVAL, charts::place(at, evaluation.env_step), evaluation.return_mean);
+    // A program's own series is a chart already.
+    if !evaluation.is_of_series() {
+        charts::derived(ctx, EVAL, charts::place(at, evaluation.env_step as f64), evaluation.return_mean);
+    }
     ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
+    let spread = match evaluation.is_of_series() {
+        true => String::new(),
+        false => {
+            let std = words::fixed(evaluation.return_std, 1);
+            format!(" ± {std} over {} episodes", evaluation.episodes)
+        }
+    };
     let text = format!(
-        "evaluation at step {}: return {} ± {} over {} episodes{}",
+        "evaluation at step {}: return {}{spread}{}",
         words::count(evaluation.env_step),
         words::fixed(evaluation.return_mean, 1),
-        words::fixed(evaluation.return_std, 1),
-        evaluation.episodes,
         if evaluation.stop { ", stop value reached" } else { "" }
     );
     ctx.note_routine(at.time, EventTone::Good, text, None);
@@ -151,6 +192,7 @@ pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: E
             return_min: evaluation.return_min,
             return_max: evaluation.return_max,
             stop: evaluation.stop,
+            series: words::clip(&evaluation.series, 200),
         },
     );
     if !ctx.model.lineage.keeps(at.generation, evaluation.env_step as f64) {
@@ -227,7 +269,7 @@ pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Opti
         },
     );
     if !at.past {
-        charts::spread(ctx.model, charts::place(at, totals.env_step));
+        charts::spread(ctx.model, charts::place(at, totals.env_step as f64));
     }
     let age_ms = age_ms(ctx, at);
     ctx.model.progress = Some(TrainingProgress {

@@ -366,7 +366,8 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         }
         RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
         RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
-            charts::scalars(ctx, at, env_step, RankScalars { values, not_finite, ..RankScalars::default() });
+            let scalars = RankScalars { values, not_finite, ..RankScalars::default() };
+            charts::scalars(ctx, at, env_step as f64, scalars);
         }
         RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
         RankEvent::Histogram(logged) if rank == Rank(0) => charts::add_histogram(ctx, at, logged),

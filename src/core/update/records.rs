@@ -1,6 +1,7 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
 use super::charts::RankScalars;
+use super::progress::Measured;
 use super::ownership::{self, LaunchFinding};
 use super::{charts, failure, link, policy, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
@@ -95,8 +96,20 @@ fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
         RecordEvent::CheckpointFiles { files, complete } => found_files(ctx, at, files, complete),
         RecordEvent::Ended { ending } => policy::end_recorded(ctx, generation, *ending),
         RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),
-        RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite, spread } => {
-            progress::measured(ctx, at, rank, source, env_step, RankScalars { values, spread, not_finite });
+        RecordEvent::Metrics {
+            rank,
+            source,
+            env_step,
+            values,
+            skipped: _,
+            not_finite,
+            spread,
+            counter,
+            progress,
+        } => {
+            let scalars = RankScalars { values, spread, not_finite };
+            let measured = Measured { rank, source, env_step, counter, progress, scalars };
+            progress::measured(ctx, at, measured);
         }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);

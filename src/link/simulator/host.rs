@@ -463,7 +463,7 @@ impl SimHost {
             let first = self.logged[local];
             self.logged[local] += 1;
             let times = vec![LinesRead { lines: 1, time_ms: (self.time() * 1000.0) as u64 }];
-            self.send(AgentMessage::Log { rank, first, lines: vec![line], times }, out);
+            self.send(AgentMessage::Log { rank, first, overwritten: 0, lines: vec![line], times }, out);
         }
         if self.node == NodeRank(0) {
             let totals = training::totals(self.cluster(), iter);
@@ -593,6 +593,7 @@ impl SimHost {
             gpu_share: None,
             page: Some(PageSample { iterations: began.into_iter().collect(), own_ms, ..page }),
             signals: RankSignals { children, ..RankSignals::default() },
+            live: String::new(),
         }
     }
 

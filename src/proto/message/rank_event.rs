@@ -327,7 +327,7 @@ pub struct Evaluation {
     /// Global environment steps.
     pub env_step: u64,
     pub train_iter: u64,
-    /// Episodes played.
+    /// Episodes played; 0 if unknown.
     pub episodes: u32,
     pub return_mean: f64,
     /// Standard deviation of the returns (population).
@@ -345,6 +345,31 @@ pub struct Evaluation {
     /// The generation that made it, as the reader of its record knows; 0 in what a rank sends.
     #[serde(default, skip_serializing_if = "is_first")]
     pub generation: Generation,
+    /// The series that it was read from, of a program that reports no evaluations: only its mean return is
+    /// known, and at most its mean length. Empty for one that was reported.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub series: String,
+}
+
+impl Evaluation {
+    /// Returns the evaluation of which a program's series has the mean return.
+    pub fn of_series(series: &str, env_step: u64, return_mean: f64, length_mean: f64) -> Evaluation {
+        let (return_min, return_max, series) = (return_mean, return_mean, series.to_owned());
+        Evaluation {
+            env_step,
+            return_mean,
+            return_min,
+            return_max,
+            length_mean,
+            series,
+            ..Evaluation::default()
+        }
+    }
+
+    /// Returns whether only its mean return is known.
+    pub fn is_of_series(&self) -> bool {
+        !self.series.is_empty()
+    }
 }
 
 fn is_first(generation: &Generation) -> bool {

@@ -1,6 +1,7 @@
 //! Durable, numbered events of an agent.
 
 use super::{LaunchSpec, RankEvent, StopMode};
+use crate::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, LocalRank, Rank, WallTime};
 use rankdeck_types::words;
@@ -124,6 +125,12 @@ pub enum RecordEvent {
         /// one.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         spread: BTreeMap<String, (f64, f64)>,
+        /// Place of the values where they have no environment steps: epochs, iterations.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counter: Option<ShownCounter>,
+        /// How far the program is, by its progress bar or a counter with an end, if that has changed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        progress: Option<ShownProgress>,
     },
     /// A notice of the agent: a spool failure, a rejected client, a fallback in use.
     Notice {
@@ -307,5 +314,21 @@ impl Ending {
     /// Creates an end without killed ranks.
     pub fn clean(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
         Ending { clean: true, ..Ending::new(outcome, exit_code, reason) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_of_other_builds_are_read() {
+        let old =
+            r#"{"event":"metrics","rank":0,"source":"stdout","env_step":5,"values":{"loss":0.5},"skipped":0}"#;
+        let event: RecordEvent = serde_json::from_str(old).unwrap();
+        assert!(matches!(event, RecordEvent::Metrics { counter: None, progress: None, .. }));
+        assert_eq!(serde_json::to_string(&event).unwrap(), old, "what is absent is not written");
+        let newer = old.replace("\"skipped\"", "\"later\":{\"x\":1},\"skipped\"");
+        assert_eq!(serde_json::from_str::<RecordEvent>(&newer).unwrap(), event);
     }
 }

@@ -123,6 +123,10 @@ pub struct RankSample {
     /// Signals that explain a stuck or slow rank.
     #[serde(default, skip_serializing_if = "is_default")]
     pub signals: RankSignals,
+    /// What it has printed and not finished, such as a progress bar, at most 512 bytes; in no log. Empty if it
+    /// has finished its line.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub live: String,
 }
 
 impl RankSample {

@@ -5,6 +5,7 @@
 //!   age on the screen grows, so that it grows although nothing arrives.
 
 use rankdeck_core::model::{HostModel, Model, RankLife, RankModel, RunState, TrainingProgress};
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 
@@ -12,15 +13,23 @@ use rankdeck_types::words;
 pub const SILENT_MS: u64 = 2_000;
 /// Milliseconds without a heartbeat after which a rank makes no progress.
 pub const STILL_MS: u64 = 3_000;
+/// Values that a program prints carry their age from then on, ms: how often it prints is its own affair.
+pub const OWN_LATE_MS: u64 = 10_000;
 
-/// Statistics of the whole run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// How far the run is.
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunFigures {
-    /// Environment steps of all ranks.
-    pub env_step: u64,
-    /// Steps per second at the latest report; `None` before they are measured.
-    pub steps_per_s: Option<f64>,
-    /// Seconds to the target at that speed.
+    /// Environment steps of all ranks; of a program that reports none, what it shows.
+    pub done: u64,
+    /// The target.
+    pub goal: Option<u64>,
+    /// What is counted: `steps`, or as the program's progress bar has it; may be empty.
+    pub unit: String,
+    /// Label of that bar; may be empty.
+    pub label: String,
+    /// So many per second at the latest report; `None` before they are measured.
+    pub per_s: Option<f64>,
+    /// Seconds to the target.
     pub eta_s: Option<f64>,
     /// Age in ms, if a new report is overdue.
     pub late_ms: Option<u64>,
@@ -28,23 +37,49 @@ pub struct RunFigures {
     pub stalled: bool,
 }
 
-/// The run's statistics at `now`: rank 0's latest totals, else the latest that all ranks have confirmed.
+/// How far the run is at `now`: rank 0's latest totals, else the latest that all ranks have confirmed, else what the
+/// program shows itself.
 pub fn figures(model: &Model, now: Timestamp) -> Option<RunFigures> {
-    let (env_step, steps_per_s, age, gap_ms) = match (&model.latest, &model.progress) {
+    let (done, per_s, age, gap_ms) = match (&model.latest, &model.progress) {
         (Some(latest), _) => (latest.counters.env_step, latest.steps_per_s, latest.since(now), latest.gap_ms),
         (None, Some(progress)) => (progress.totals.env_step, progress.steps_per_s, progress.since(now), 0),
-        (None, None) => return None,
+        (None, None) => return own_figures(model, now),
     };
     let goes_on = model.run.state == RunState::Running;
     let late_ms = Some(age).filter(|age| !is_over(model) && *age > due(gap_ms));
-    let left = model.run.total_steps.map(|goal| goal.saturating_sub(env_step) as f64);
-    Some(RunFigures {
-        env_step,
-        steps_per_s,
-        eta_s: left.zip(steps_per_s.filter(|rate| *rate > 0.0)).map(|(left, rate)| left / rate),
-        late_ms,
-        stalled: late_ms.is_some() && goes_on && !moves(model, now),
-    })
+    let eta_s = eta(model.run.total_steps, done, per_s);
+    let stalled = late_ms.is_some() && goes_on && !moves(model, now);
+    let (goal, unit) = (model.run.total_steps, "steps".to_owned());
+    Some(RunFigures { done, goal, unit, label: String::new(), per_s, eta_s, late_ms, stalled })
+}
+
+fn eta(goal: Option<u64>, done: u64, per_s: Option<f64>) -> Option<f64> {
+    Some(goal?.saturating_sub(done) as f64 / per_s.filter(|rate| *rate > 0.0)?)
+}
+
+/// The same of a program that does not report it: its steps to the run's target, else its progress bar, else its
+/// steps. How often it shows them is its own affair, so it never counts as stalled.
+fn own_figures(model: &Model, now: Timestamp) -> Option<RunFigures> {
+    let own = model.own.as_ref()?;
+    let late = |age: u64, gap_ms: u64| Some(age).filter(|age| !is_over(model) && *age > OWN_LATE_MS.max(gap_ms.saturating_mul(2)));
+    let steps = own.env_step.map(|done| {
+        let (goal, per_s) = (model.run.total_steps.filter(|goal| *goal > 0), own.steps_per_s);
+        let late_ms = late(own.since(now), 0);
+        let eta_s = eta(goal, done, per_s).filter(|_| late_ms.is_none());
+        let (unit, label) = ("steps".to_owned(), String::new());
+        RunFigures { done, goal, unit, label, per_s, eta_s, late_ms, stalled: false }
+    });
+    let bar = own.progress.as_ref().map(|progress| {
+        let ShownProgress { done, total, unit, per_s, label, .. } = progress.shown.clone();
+        // A slow bar moves once per step.
+        let gap_ms = per_s.map_or(0, |per_s| (1000.0 / per_s) as u64);
+        let late_ms = late(progress.since(now), gap_ms);
+        let eta_s = progress.eta_s(now).filter(|_| late_ms.is_none());
+        RunFigures { done, goal: total, unit, label, per_s, eta_s, late_ms, stalled: false }
+    });
+    let has_goal = steps.as_ref().is_some_and(|steps| steps.goal.is_some());
+    let (first, second) = if has_goal { (steps, bar) } else { (bar, steps) };
+    first.or(second)
 }
 
 /// The run has ended.
@@ -79,7 +114,7 @@ pub fn speed(model: &Model, rank: &RankModel, now: Timestamp) -> Option<f64> {
 /// Milliseconds since the newest chart value, if one is overdue; else 0.
 pub fn charts_late_ms(model: &Model, now: Timestamp) -> u64 {
     let own = model.own.as_ref().filter(|_| model.run.state == RunState::Running);
-    let late = match figures(model, now) {
+    let late = match figures(model, now).filter(|_| model.latest.is_some() || model.progress.is_some()) {
         Some(figures) => figures.late_ms,
         None => own.map(|own| own.since(now)).filter(|age| *age > due(0)),
     };
@@ -169,8 +204,8 @@ fn grows(age: u64, due: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_core::model::{LatestTotals, RunModel};
-    use rankdeck_types::ids::NodeRank;
+    use rankdeck_core::model::{LatestTotals, OwnMetrics, OwnProgress, RunModel};
+    use rankdeck_types::ids::{NodeRank, Rank};
 
     fn model(message: u64, reported: u64, gap_ms: u64) -> Model {
         let host =
@@ -189,6 +224,41 @@ mod tests {
         assert_eq!(host_silence(&model, &model.hosts[0], Timestamp(12_001)), Some(2_001));
         assert_eq!(next_change(&model, Timestamp(12_001)), Some(Timestamp(13_000)));
         assert_eq!(next_change(&model, Timestamp(13_000)), Some(Timestamp(14_000)));
+    }
+
+    #[test]
+    fn bar_of_a_program_is_progress_unless_its_steps_have_a_goal() {
+        let at = Timestamp(10_000);
+        let shown = ShownProgress {
+            done: 20,
+            total: Some(1800),
+            unit: "it".into(),
+            per_s: Some(2.0),
+            eta_s: Some(890.0),
+            label: "train".into(),
+        };
+        let own = OwnMetrics {
+            rank: Rank(0),
+            source: "stdout".into(),
+            generation: Default::default(),
+            env_step: Some(500),
+            steps_per_s: Some(10.0),
+            return_mean: None,
+            records: 1,
+            x: 500.0,
+            progress: Some(OwnProgress { shown, at, age_ms: 0 }),
+            at,
+            age_ms: 0,
+        };
+        let mut model = Model { latest: None, own: Some(own), ..model(10_000, 10_000, 0) };
+        let bar = figures(&model, Timestamp(15_000)).unwrap();
+        assert_eq!((bar.done, bar.goal, bar.unit.as_str(), bar.eta_s), (20, Some(1800), "it", Some(885.0)));
+        assert_eq!((bar.late_ms, bar.stalled), (None, false));
+        let late = figures(&model, Timestamp(30_000)).unwrap();
+        assert_eq!((late.late_ms, late.eta_s, late.stalled), (Some(20_000), None, false));
+        model.run.total_steps = Some(1000);
+        let steps = figures(&model, Timestamp(15_000)).unwrap();
+        assert_eq!((steps.done, steps.goal, steps.unit.as_str(), steps.eta_s), (500, Some(1000), "steps", Some(50.0)));
     }
 
     #[test]

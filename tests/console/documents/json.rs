@@ -262,7 +262,14 @@ fn json_examples_and_reasons_are_current() {
                     value["program"] = json!("python train.py");
                 }
                 // The last line within a second varies.
-                "metrics" => value["env_step"] = json!(2048),
+                "metrics" => {
+                    value["env_step"] = json!(2048);
+                    value["values"] = json!({ "charts/episodic_return": 21.5, "loss": 0.25 });
+                    value["return_mean"] = json!(21.5);
+                    value["progress"] = json!({
+                        "done": 20, "total": 1800, "unit": "it", "per_s": 2.5, "eta_s": 712.0, "label": "Epoch 3",
+                    });
+                }
                 _ => {}
             }
             examples.insert(kind.to_string(), pretty(&value, &line.text));

@@ -30,6 +30,7 @@ for i in range(1, 11):
         totals = {name: value * (1 if name == "train_iter" else world) for name, value in own.items()}
         send("totals", **totals, updates=16 * i, returns=returns, return_last_100=23.75)
         print(f"global_step={512 * i}, episodic_return=21.5", flush=True)
+        print(f"loss={0.5 / i:.3f}, grad_norm={i / 8:.3f}", flush=True)
     if rank == 0 and i == 5:
         folder = os.environ["RANKDECK_RUN_DIR"]
         send("eval", train_iter=i, env_step=1024 * i, episodes=20, return_mean=487.5, return_std=21.25, return_min=402.0,

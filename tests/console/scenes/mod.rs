@@ -319,6 +319,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                 ..PageSample::default()
             }),
             signals: Default::default(),
+            live: String::new(),
         });
         if let Some(index) = rank.gpu {
             host.gpus.push(GpuSample {

@@ -59,6 +59,27 @@ fn attach_to_an_unknown_run_creates_nothing() {
     assert_eq!(bed.list(), []);
 }
 
+/// LIVE-1: bars below each other, which write over each other ten times a second.
+#[test]
+fn live_1_unfinished_line_is_in_the_sample_and_in_no_log() {
+    let bed = Bed::new("live");
+    let agent = bed.start();
+    let mut console = Console::attach(&agent, 0);
+    let script = "echo ready; printf '\\router'; i=0; while [ $i -lt 30 ]; do i=$((i+1)); \
+                  printf '\\n\\rinner %s/30\\033[A' $i; sleep 0.1; done; printf '\\router done\\n        \\nend\\n'; sleep 1000";
+    console.launch(bed.spec(0, 1, &["sh", "-c", script]));
+    let live = |console: &Console| {
+        let newest = console.samples.last().and_then(|sample| sample.ranks.first());
+        newest.map(|rank| rank.live.clone()).unwrap_or_default()
+    };
+    console.wait("a live bar", |console| live(console).starts_with("inner "));
+    console.wait_line(0, "end");
+    console.wait("no live line", |console| live(console).is_empty());
+    let lines: Vec<&str> = console.lines.iter().map(|(.., text)| text.trim()).collect();
+    assert!(lines.len() <= 5 && lines.contains(&"outer done"), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("inner")), "{lines:?}");
+}
+
 #[test]
 fn reattach_sends_exactly_the_missing_records() {
     let bed = Bed::new("again");

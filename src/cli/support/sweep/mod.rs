@@ -663,8 +663,9 @@ impl Trial {
                 self.last_return = number("return_last_100").or(number("return_mean")).or(self.last_return);
             }
             Some("metrics") => {
-                self.env_step = line["env_step"].as_u64().unwrap_or(self.env_step);
-                self.last_return = line["values"]["charts/episodic_return"].as_f64().or(self.last_return);
+                let shown = line["progress"]["done"].as_u64();
+                self.env_step = line["env_step"].as_u64().or(shown).unwrap_or(self.env_step);
+                self.last_return = number("return_mean").or(self.last_return);
             }
             Some("eval") => self.last_eval = number("return_mean"),
             Some("run_finished") => {
@@ -875,6 +876,8 @@ mod tests {
         trial.on_line(&serde_json::json!({"kind": "run_started", "run": "r"}));
         trial.on_line(&serde_json::json!({"kind": "progress", "env_step": 7, "return_last_100": 3.5, "return_mean": 1.0}));
         assert_eq!((trial.score(), trial.env_step, label(&trial.variant()).as_str()), (Some(3.5), 7, "a=1"));
+        trial.on_line(&serde_json::json!({"kind": "metrics", "env_step": 9, "return_mean": 4.5, "progress": null}));
+        assert_eq!((trial.score(), trial.env_step), (Some(4.5), 9));
         trial.on_line(&serde_json::json!({"kind": "eval", "return_mean": 9.0}));
         trial.end(0);
         assert_eq!(

@@ -9,6 +9,7 @@ use crate::reason::Reason;
 use crate::series::{Series, SeriesPoint};
 use rankdeck_proto::message::{Counters, Evaluation};
 use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::meaning::{Meaning, Meanings, RETURN};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -36,12 +37,6 @@ const WAVERS: f64 = 4.0;
 /// Values of the return, and share of the target steps, needed to detect that a run does not learn.
 const RETURNS: u64 = 60;
 const GOAL_SHARE: f64 = 0.5;
-
-const RETURN: &str = "charts/episodic_return";
-/// The last part of its name elsewhere: Stable-Baselines3, RLlib before and since its new API.
-const RETURNS_ELSEWHERE: [&str; 3] = ["ep_rew_mean", "episode_reward_mean", "episode_return_mean"];
-const EVAL: &str = "charts/eval_return";
-const SPEED: &str = "charts/SPS";
 
 /// Iterations in a row in which all ranks must have reported the same returns, and different ones among these.
 const EQUAL: u32 = 8;
@@ -114,12 +109,13 @@ pub(crate) struct LearningIssue {
 /// The series of this generation.
 struct LearningHistory<'a> {
     model: &'a Model,
+    meanings: Meanings,
     generation: Generation,
 }
 
 impl<'a> LearningHistory<'a> {
     fn of(model: &'a Model) -> LearningHistory<'a> {
-        LearningHistory { model, generation: model.run.generation }
+        LearningHistory { model, meanings: model.meanings(), generation: model.run.generation }
     }
 
     fn points(&self, series: &'a Series) -> &'a [SeriesPoint] {
@@ -127,31 +123,33 @@ impl<'a> LearningHistory<'a> {
         &points[points.partition_point(|point| point.place.generation < self.generation)..]
     }
 
-    /// Series whose last part matches `is`, with enough values of this generation.
-    fn named(
+    /// Series with a meaning and enough values of this generation.
+    fn of_meaning(
         &self,
-        is: fn(&str) -> bool,
+        meaning: Meaning,
         least: usize,
     ) -> impl Iterator<Item = (&'a str, &'a [SeriesPoint])> + use<'a, '_> {
-        let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-        let all = self.model.scalars.iter().filter(move |(name, _)| is(&last(name)));
-        let all = all.map(|(name, series)| (name.as_str(), self.points(series)));
-        all.filter(move |(_, points)| points.len() >= least)
+        let all = self.model.scalars.iter().map(|(name, series)| (name.as_str(), self.points(series)));
+        let all = all.filter(move |(_, points)| points.len() >= least);
+        all.filter(move |(name, _)| self.meanings.of(name) == Some(meaning))
     }
 
-    /// Returns of training: as the console counts them, else under a library's name.
+    /// The best series with a meaning, as far as it is of this generation.
+    fn best(&self, meaning: Meaning) -> &'a [SeriesPoint] {
+        let name = self.meanings.best(meaning, self.of_meaning(meaning, 1).map(|(name, _)| name));
+        let series = name.and_then(|name| self.model.scalars.get(name));
+        series.map_or(&[][..], |series| self.points(series))
+    }
+
+    /// Returns of training: as the console counts them, else the program's own.
     fn returns(&self) -> &'a [SeriesPoint] {
-        let own = self.model.scalars.get(RETURN).map(|series| self.points(series));
-        let own = own.filter(|points| !points.is_empty());
-        own.or_else(|| {
-            self.named(|name| RETURNS_ELSEWHERE.contains(&name), 1).next().map(|(_, points)| points)
-        })
-        .unwrap_or(&[])
+        let counted = self.model.scalars.get(RETURN).map(|series| self.points(series));
+        counted.filter(|points| !points.is_empty()).unwrap_or_else(|| self.best(Meaning::Return))
     }
 
     /// Entropies of policies. An entropy loss that is never above 0 is an entropy with its sign inverted.
     fn entropies(&self) -> impl Iterator<Item = (&'a str, Cow<'a, [SeriesPoint]>)> + use<'a, '_> {
-        let all = self.named(|name| name == "entropy" || name == "entropy_loss", LATEST + 1);
+        let all = self.of_meaning(Meaning::Entropy, LATEST + 1);
         all.map(|(name, points)| {
             let turned = name.ends_with("_loss") && points.iter().all(|point| point.high <= 0.0);
             let turn = |point: &SeriesPoint| SeriesPoint {
@@ -166,7 +164,8 @@ impl<'a> LearningHistory<'a> {
 
     fn not_a_number(&self) -> Option<LearningIssue> {
         // Undefined by nature: of a batch without variance, and of no episodes yet.
-        let may_be = |name: &str| name == SPEED || name.contains("explained_var");
+        let is_speed = |name: &str| self.meanings.of(name) == Some(Meaning::StepsPerSecond);
+        let may_be = |name: &str| is_speed(name) || name.contains("explained_var");
         let broken = self.model.scalars.iter().filter(|(name, series)| {
             let value = series.last().is_some_and(|value| !value.is_finite());
             let losses = ["loss", "grad", "kl", "entropy", "value"];
@@ -200,14 +199,11 @@ impl<'a> LearningHistory<'a> {
     }
 
     fn value_diverges(&self) -> Option<LearningIssue> {
-        let is = |name: &str| {
-            let errors = ["value_loss", "v_loss", "vf_loss", "critic_loss", "q_loss", "qf_loss", "td_loss"];
-            errors.contains(&name) || (name.starts_with("qf") && name.ends_with("_loss"))
-        };
         let scale =
             self.returns().iter().map(|point| point.low.abs().max(point.high.abs())).reduce(f64::max)?;
         let most = VALUE_TIMES * (scale + 1.0).powi(2);
-        let (name, latest) = self.named(is, LATEST).find(|(_, points)| least(tail(points, LATEST)) > most)?;
+        let mut losses = self.of_meaning(Meaning::ValueLoss, LATEST);
+        let (name, latest) = losses.find(|(_, points)| least(tail(points, LATEST)) > most)?;
         let began = latest.iter().rposition(|point| point.mean <= most).map_or(0, |at| at + 1);
         Some(LearningIssue {
             reason: Reason::ValueDiverges,
@@ -223,8 +219,7 @@ impl<'a> LearningHistory<'a> {
     }
 
     fn kl_blowup(&self) -> Option<LearningIssue> {
-        let is = |name: &str| name == "kl" || (name.ends_with("approx_kl") && !name.starts_with("old"));
-        let found = self.named(is, LATEST).find_map(|(name, points)| {
+        let found = self.of_meaning(Meaning::Kl, LATEST).find_map(|(name, points)| {
             let now = middle(tail(points, LATEST));
             let before = &points[..points.len() - LATEST];
             let usual = (before.len() >= USUAL).then(|| middle(before)).filter(|usual| *usual > 0.0);
@@ -281,7 +276,7 @@ impl<'a> LearningHistory<'a> {
         let (before, latest) = evals.split_at(evals.len() - LATEST_EVALS);
         let best = before.iter().max_by(|a, b| a.return_mean.total_cmp(&b.return_mean))?;
         // Old evaluations are only in the chart.
-        let chart = self.model.scalars.get(EVAL).map_or(&[][..], |series| self.points(series));
+        let chart = self.best(Meaning::EvalReturn);
         let first = chart.first().map_or(before.first()?.return_mean, |point| point.mean);
         let half = first + (best.return_mean - first) / 2.0;
         let now = median(latest.iter().map(|eval| eval.return_mean).collect());

@@ -11,6 +11,7 @@ use rankdeck_kit::keys::{c, k};
 use rankdeck_kit::list::{ListPosition, Move};
 use rankdeck_kit::text::NONE;
 use rankdeck_kit::{Role, bindings, input, put, text};
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_types::words::{self, plural};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -275,7 +276,7 @@ const fn number(heading: &'static str, cells: usize, text: fn(&RunRow) -> String
 
 /// Columns behind name and state, most important first.
 const COLUMNS: [RunColumn; 10] = [
-    number("STEPS", 8, |row| short_count(row.summary.env_step)),
+    number("STEPS", 8, |row| short_count(row.summary.env_step.or(shown(row).map(|shown| shown.done)))),
     number("DONE", 5, percent_done),
     number("RETURN", 8, |row| value(row.summary.last_return)),
     number("BEST EVAL", 9, |row| value(row.summary.best.as_ref().map(|best| best.return_mean))),
@@ -294,8 +295,13 @@ fn short_count(n: Option<u64>) -> String {
 fn percent_done(row: &RunRow) -> String {
     match (row.summary.env_step, row.summary.total_steps) {
         (Some(step), Some(target)) if target > 0 => format!("{:.0}%", step as f64 * 100.0 / target as f64),
-        _ => NONE.into(),
+        _ => shown(row).and_then(ShownProgress::share).map_or(NONE.into(), |share| format!("{:.0}%", share * 100.0)),
     }
+}
+
+/// What the program's progress bar shows.
+fn shown(row: &RunRow) -> Option<&ShownProgress> {
+    row.summary.progress.as_ref()
 }
 
 fn ranks(row: &RunRow) -> String {
@@ -477,6 +483,10 @@ impl RunsPage {
             ));
         }
         let dot = cx.glyphs().pick(" · ", " - ");
+        if let Some(progress) = &summary.progress {
+            let eta = progress.eta_s.map_or(String::new(), |eta| format!(", ETA {}", words::duration(eta)));
+            facts.push(format!("progress {}{eta}", progress.amount()));
+        }
         if row.phase != RunPhase::Recorded || summary.env_step.is_some() {
             lines.push((facts.join(dot), Role::Text));
         }

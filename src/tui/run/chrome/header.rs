@@ -169,15 +169,16 @@ pub fn tab_at(view: &ViewState, at: Position) -> Option<Tab> {
 
 /// Speed and ETA; overdue values with their age, a stall with the values before it.
 fn speed(ctx: &Ctx<'_>, figures: &RunFigures) -> Vec<Vec<Span<'static>>> {
-    let known = figures.steps_per_s.map(text::si);
+    let known = figures.per_s.map(text::si);
+    let per_s = if figures.unit.is_empty() { "/s".to_owned() } else { format!(" {}/s", figures.unit) };
     let Some(age) = figures.late_ms.map(words::duration_ms) else {
-        let measured = known.map(|known| vec![ctx.s(known, Role::Strong), ctx.s(" steps/s", Role::Dim)]);
+        let measured = known.map(|known| vec![ctx.s(known, Role::Strong), ctx.s(per_s, Role::Dim)]);
         let mut groups: Vec<_> = measured.into_iter().collect();
         groups.extend(figures.eta_s.map(|eta| ctx.fact("ETA", words::duration(eta)).to_vec()));
         return groups;
     };
     if figures.stalled {
-        let mut speed = vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim)];
+        let mut speed = vec![ctx.s("0", Role::Warn), ctx.s(per_s, Role::Dim)];
         speed.extend(known.map(|known| ctx.s(format!(" ({known} {age} ago)"), Role::Dim)));
         let mut groups = vec![speed];
         // Without a goal there is no time to it.
@@ -185,7 +186,7 @@ fn speed(ctx: &Ctx<'_>, figures: &RunFigures) -> Vec<Vec<Span<'static>>> {
         groups.extend(figures.eta_s.map(|_| eta()));
         return groups;
     }
-    known.map(|known| vec![ctx.s(format!("{known} steps/s {age} ago"), Role::Dim)]).into_iter().collect()
+    known.map(|known| vec![ctx.s(format!("{known}{per_s} {age} ago"), Role::Dim)]).into_iter().collect()
 }
 
 fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
@@ -195,25 +196,34 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let model = ctx.model;
     let figures = staleness::figures(model, ctx.now);
-    let done = figures.map(|figures| figures.env_step);
+    let done = figures.as_ref().map(|figures| figures.done);
+    let goal = figures.as_ref().map_or(model.run.total_steps, |figures| figures.goal);
     let over = ctx.live.run.state == RunState::Over;
-    let mut groups = vec![match (done, model.run.total_steps) {
-        (Some(done), Some(goal)) => vec![
-            ctx.s(text::si(done as f64), Role::Strong),
-            ctx.s(format!(" of {}", text::si(goal as f64)), Role::Dim),
-        ],
+    let (unit, label) = figures.as_ref().map_or(("", ""), |figures| (figures.unit.as_str(), figures.label.as_str()));
+    let mut groups = vec![match (done, goal) {
+        (Some(done), Some(goal)) => {
+            let unit = if unit == "steps" || unit.is_empty() { String::new() } else { format!(" {unit}") };
+            vec![
+                ctx.s(text::si(done as f64), Role::Strong),
+                ctx.s(format!(" of {}{unit}", text::si(goal as f64)), Role::Dim),
+            ]
+        }
         (None, Some(goal)) => vec![ctx.s(format!("0 of {}", text::si(goal as f64)), Role::Dim)],
         (Some(done), None) => {
-            vec![ctx.s(text::si(done as f64), Role::Strong), ctx.s(" steps, no target", Role::Dim)]
+            let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+            vec![ctx.s(text::si(done as f64), Role::Strong), ctx.s(format!("{unit}, no target"), Role::Dim)]
         }
         (None, None) => vec![ctx.s("no totals yet", Role::Dim)],
     }];
-    if let Some(figures) = figures.filter(|_| !over) {
-        groups.extend(speed(ctx, &figures));
+    if let Some(figures) = figures.as_ref().filter(|_| !over) {
+        groups.extend(speed(ctx, figures));
+    }
+    if !label.is_empty() {
+        groups.push(vec![ctx.s(label.to_owned(), Role::Dim)]);
     }
     let facts = fit(ctx, groups, usize::from(area.width).saturating_sub(14));
     let mut spans = vec![Span::raw(" ")];
-    if let (Some(done), Some(goal)) = (done.or(Some(0)), model.run.total_steps.filter(|goal| *goal > 0)) {
+    if let (Some(done), Some(goal)) = (done.or(Some(0)), goal.filter(|goal| *goal > 0)) {
         let share = done as f64 / goal as f64;
         let cells = usize::from(area.width).saturating_sub(width(&facts) + 11);
         let fill = if over { ctx.theme.good } else { ctx.theme.fill };

@@ -519,7 +519,7 @@ impl RankCounts {
         let processes = words::plural(self.opaque, "process");
         let metrics = match &model.own {
             Some(own) => format!("values come from rank {}'s {}", own.rank, own.source),
-            None => "no [metrics]".into(),
+            None => "no values in the output".into(),
         };
         let others = if self.moving > 0 {
             format!("; {} make progress", words::plural(self.moving, "rank"))

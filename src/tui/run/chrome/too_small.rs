@@ -116,10 +116,10 @@ fn keys(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
 /// The run's progress, in as many words as fit.
 fn progress(ctx: &Ctx<'_>) -> Option<Line<'static>> {
     let figures = staleness::figures(ctx.live, ctx.live_now)?;
-    let done = text::si(figures.env_step as f64);
-    let goal = ctx.live.run.total_steps.filter(|goal| *goal > 0);
+    let done = text::si(figures.done as f64);
+    let goal = figures.goal.filter(|goal| *goal > 0);
     let of = goal.map_or(String::new(), |goal| format!(" of {}", text::si(goal as f64)));
-    let known = figures.steps_per_s.map_or(String::new(), |rate| format!("{}/s", text::si(rate)));
+    let known = figures.per_s.map_or(String::new(), |rate| format!("{}/s", text::si(rate)));
     let speed = match figures.late_ms.map(words::duration_ms) {
         _ if staleness::is_over(ctx.live) => String::new(),
         Some(age) if figures.stalled => format!("stalled {age}"),

@@ -9,9 +9,6 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-/// Values that a program prints carry their age from then on, ms: how often it prints is its own affair.
-const OWN_LATE_MS: u64 = 10_000;
-
 /// The return of the last 100 episodes.
 const MEAN_RETURN: &str = "mean return";
 /// The return of the episodes of the latest iterations.
@@ -107,9 +104,17 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
     }
     put(buf, area, 0, Line::from(row));
     let age = own.since(ctx.now);
-    let age = if age > OWN_LATE_MS { format!("{} ago; ", words::duration_ms(age)) } else { String::new() };
+    let age = if age > staleness::OWN_LATE_MS { format!("{} ago; ", words::duration_ms(age)) } else { String::new() };
     let word = format!(" {age}rank {} only, from its {}; not all-reduced", own.rank, own.source);
     put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));
+    if let Some(progress) = &own.progress {
+        let mut row = vec![Span::raw(" ")];
+        row.extend(ctx.fact("progress", progress.shown.amount()));
+        if !progress.shown.label.is_empty() {
+            row.push(ctx.s(format!("  {}", progress.shown.label), Role::Dim));
+        }
+        put(buf, area, 2, Line::from(row));
+    }
 }
 
 fn columns(progress: Option<&TrainingProgress>) -> Vec<Column> {

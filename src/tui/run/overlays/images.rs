@@ -234,7 +234,7 @@ fn absent(model: &Model) -> &'static str {
     match model.plan.as_ref().is_some_and(|plan| plan.is_builtin()) {
         true => "the built-in trainer logs no images; `v` shows its policy",
         false => {
-            "no images; log them with `rankdeck.image`, or read a SummaryWriter's with `[metrics] tensorboard`"
+            "no images; log them with `rankdeck.image` or a SummaryWriter"
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
 use rankdeck_charts::axis::Scale;
-use rankdeck_charts::selection::EVAL;
+use rankdeck_charts::selection::evaluations;
 use rankdeck_kit::plot::{Axes, Trace, plot};
 use rankdeck_kit::{Role, meter, put, text};
 use rankdeck_proto::message::Evaluation;
@@ -37,7 +37,12 @@ const COLUMNS: [EvalColumn; 9] = [
         role: Role::Dim,
         page_only: true,
     },
-    EvalColumn { name: "EPISODES", text: |eval| eval.episodes.to_string(), role: Role::Dim, page_only: true },
+    EvalColumn {
+        name: "EPISODES",
+        text: |eval| reported(eval, |eval| eval.episodes.to_string()),
+        role: Role::Dim,
+        page_only: true,
+    },
     EvalColumn {
         name: "MEAN",
         text: |eval| text::value(eval.return_mean),
@@ -46,25 +51,43 @@ const COLUMNS: [EvalColumn; 9] = [
     },
     EvalColumn {
         name: "± STD",
-        text: |eval| text::value(eval.return_std),
+        text: |eval| reported(eval, |eval| text::value(eval.return_std)),
         role: Role::Text,
         page_only: false,
     },
-    EvalColumn { name: "MIN", text: |eval| text::value(eval.return_min), role: Role::Text, page_only: true },
-    EvalColumn { name: "MAX", text: |eval| text::value(eval.return_max), role: Role::Text, page_only: true },
+    EvalColumn {
+        name: "MIN",
+        text: |eval| reported(eval, |eval| text::value(eval.return_min)),
+        role: Role::Text,
+        page_only: true,
+    },
+    EvalColumn {
+        name: "MAX",
+        text: |eval| reported(eval, |eval| text::value(eval.return_max)),
+        role: Role::Text,
+        page_only: true,
+    },
     EvalColumn {
         name: "LENGTH",
-        text: |eval| text::value(eval.length_mean),
+        text: |eval| match eval.is_of_series() && eval.length_mean == 0.0 {
+            true => text::NONE.into(),
+            false => text::value(eval.length_mean),
+        },
         role: Role::Dim,
         page_only: true,
     },
     EvalColumn {
         name: "TOOK",
-        text: |eval| words::duration(eval.duration_s),
+        text: |eval| reported(eval, |eval| words::duration(eval.duration_s)),
         role: Role::Dim,
         page_only: true,
     },
 ];
+
+/// A figure that a program's series does not have.
+fn reported(eval: &Evaluation, text: fn(&Evaluation) -> String) -> String {
+    if eval.is_of_series() { text::NONE.into() } else { text(eval) }
+}
 
 /// The page of evaluations.
 #[derive(Debug, Clone, Default)]
@@ -90,15 +113,16 @@ impl Page for EvalsPage {
     fn copy(&self, cx: &PageCx<'_>) -> String {
         let head = "env_step\ttrain_iter\tepisodes\treturn_mean\treturn_std\treturn_min\treturn_max\tstop\n";
         let rows = cx.model.evals.iter().map(|eval| {
+            let known = |text: String| if eval.is_of_series() { String::new() } else { text };
             format!(
                 "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
                 eval.env_step,
-                eval.train_iter,
-                eval.episodes,
+                known(eval.train_iter.to_string()),
+                known(eval.episodes.to_string()),
                 eval.return_mean,
-                eval.return_std,
-                eval.return_min,
-                eval.return_max,
+                known(eval.return_std.to_string()),
+                known(eval.return_min.to_string()),
+                known(eval.return_max.to_string()),
                 eval.stop,
             )
         });
@@ -192,7 +216,7 @@ fn chart(ctx: &PageDrawCtx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
         }
         (Rect { height, ..inner }, Rect { y: inner.y + height, height: inner.height - height, ..inner })
     };
-    let past = ctx.model.scalars.get(EVAL).into_iter();
+    let past = evaluations(ctx.model).into_iter();
     let mut traces: Vec<Trace> =
         past.flat_map(|series| Scale::default().past_lines(series, 0.0, ctx.theme.dim)).collect();
     traces.extend(

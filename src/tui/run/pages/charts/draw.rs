@@ -8,7 +8,7 @@ use crate::run::{RunTarget, Target};
 use rankdeck_charts::axis::{Axis, Scale};
 use rankdeck_charts::heat::{HeatPlot, column_at, value_range};
 use rankdeck_charts::rates::{is_live_only, is_rate};
-use rankdeck_charts::selection::{EVAL, RETURN, default_series, label};
+use rankdeck_charts::selection::{default_series, evaluations, label, returns};
 use rankdeck_charts::view::{letter, value_at};
 use rankdeck_core::model::{ChartMark, ChartMarkKind, HistogramBucket, HistogramSeries, Model};
 use rankdeck_core::report::Severity;
@@ -40,6 +40,8 @@ const NAME_ROOM: u16 = 6;
 struct ChartsCtx<'a> {
     page: &'a ChartsPage,
     ctx: &'a PageDrawCtx<'a>,
+    /// Series shown in addition to the selected one.
+    shown: Vec<&'a str>,
 }
 
 impl<'a> Deref for ChartsCtx<'a> {
@@ -53,7 +55,7 @@ impl<'a> Deref for ChartsCtx<'a> {
 /// Draws the pane: charts at a glance on the overview, the list and any charts on their own page.
 pub(super) fn draw(page: &ChartsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     let (area, own_page) = (ctx.place.area(), ctx.place.own_page);
-    let ctx = &ChartsCtx { page, ctx };
+    let ctx = &ChartsCtx { page, ctx, shown: page.series.shown_names(ctx.model) };
     match own_page {
         true => whole_page(ctx, buf, area),
         false => glance(ctx, buf, area, &default_series(ctx.model)),
@@ -65,7 +67,7 @@ fn no_charts(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect) {
     let inner = ctx.pane(buf, area, ctx.title("charts", "over env_step"), Vec::new());
     let own = ctx.model.plan.as_ref().filter(|plan| !plan.is_builtin());
     let why = match own.is_some_and(|plan| plan.experiment.metrics == Default::default()) {
-        true => "no values yet; [metrics] names where to find them",
+        true => "no values found in the output yet; [metrics] sets where to look",
         false => "no values yet",
     };
     put(buf, inner, usize::from(inner.height / 2), Line::from(ctx.s(why, Role::Dim)).centered());
@@ -94,7 +96,7 @@ fn single(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour:
     let called = ctx.cut(label(name), room.saturating_sub(width(&newest)));
     let mut title = ctx.title(&called, "");
     title.extend(newest);
-    let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
+    let evals = evaluations(ctx.model).filter(|_| returns(ctx.model) == Some(name));
     let mut info = Vec::new();
     if let Some(eval) = evals.and_then(|evals| evals.last()) {
         let sign = ctx.glyphs().pick("•", "o");
@@ -227,7 +229,7 @@ fn whole_page(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect) {
 fn entry(ctx: &ChartsCtx<'_>, name: &str, series: &Series, width: u16) -> Line<'static> {
     let model = ctx.model;
     let selected = Some(name) == ctx.page.series.selected.as_deref();
-    let shown = ctx.page.series.is_shown(model, name);
+    let shown = ctx.shown.contains(&name);
     let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
     let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
     let is_stalled = || staleness::figures(model, ctx.now).is_some_and(|figures| figures.stalled);
@@ -308,7 +310,7 @@ fn legend(ctx: &ChartsCtx<'_>, names: &[&str], cells: usize, height: u16) -> Vec
 
 /// Each series keeps its colour while others come and go: by its place among those shown.
 fn colour(ctx: &ChartsCtx<'_>, name: &str) -> Option<Style> {
-    let is_shown = |name: &str| ctx.page.series.is_shown(ctx.model, name);
+    let is_shown = |name: &str| ctx.shown.contains(&name);
     let at = ctx.model.charts().filter(|(other, _)| is_shown(other)).position(|(other, _)| other == name)?;
     Some(ctx.theme.series[at % 6])
 }

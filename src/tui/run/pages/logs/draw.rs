@@ -5,9 +5,10 @@ use crate::run::pages::logs::level::Level;
 use crate::run::pages::logs::lines::{LineCount, LogLine, LogQuery};
 use crate::run::pages::logs::{HostFiles, LogScope, LogsPage, Selection};
 use crate::run::ranks;
+use crate::run::staleness;
 use crate::run::text_filter::TextFilter;
 use crate::run::time::time_of_day;
-use rankdeck_core::model::{SearchResults, SearchState};
+use rankdeck_core::model::{RankModel, SearchResults, SearchState};
 use rankdeck_kit::{Role, put, text, width};
 use rankdeck_types::ids::{Generation, WallTime};
 use rankdeck_types::words;
@@ -25,6 +26,8 @@ const TIMES_FROM: usize = 64;
 const FRAME: usize = 9;
 /// In place of lines that newer ones have pushed out.
 const GONE: &str = "older lines were dropped; f freezes the view, `rankdeck logs` reads the hosts' files";
+/// Most ranks whose unfinished lines are shown.
+const LIVE_ROWS: usize = 4;
 /// Most hosts whose gaps are listed.
 const MOST_HOLES: usize = 3;
 /// Cells from which on a long pattern has room.
@@ -86,8 +89,9 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         (inner.y, inner.height) = (inner.y + used, inner.height - used);
     }
     let height = usize::from(inner.height);
-    let lines = query.before(position.at, height);
-    if lines.is_empty() {
+    let live = live_rows(ctx, &query, height);
+    let lines = query.before(position.at, height.saturating_sub(live.len()));
+    if lines.is_empty() && live.is_empty() {
         // Of a search in files, the notes give the reason.
         let text = if search.is_none() { why_empty(ctx, &query, count) } else { "" };
         put(buf, inner, 0, Line::from(ctx.s(text, Role::Dim)));
@@ -102,7 +106,8 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         time: page.times && room >= TIMES_FROM && lines.iter().any(|line| line.time_ms > 0),
     };
     let cells = room.saturating_sub(columns.cells());
-    let mut rows: Vec<Line<'static>> = Vec::new();
+    let mut rows: Vec<Line<'static>> =
+        live.iter().rev().map(|rank| live_line(ctx, rank, cells, columns)).collect();
     let mut below: Option<Generation> = None;
     for line in &lines {
         if below.is_some_and(|below| below != line.generation) && rows.len() < height {
@@ -126,6 +131,41 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     }
     rows.reverse();
     Text::from(rows).render(inner, buf);
+}
+
+/// Ranks whose unfinished lines are shown below the newest lines.
+fn live_rows<'a>(ctx: &'a LogCtx<'_>, query: &LogQuery<'_>, height: usize) -> Vec<&'a RankModel> {
+    let page = ctx.page;
+    let follows = page.at.is_none() && page.files.is_none() && page.back.is_none();
+    if !follows || page.level != Level::Debug {
+        return Vec::new();
+    }
+    let is_shown = |rank: &&RankModel| {
+        let text = live_text(rank);
+        !text.is_empty()
+            && !staleness::is_past(ctx.model, rank, ctx.now)
+            && query.sources.iter().any(|source| source.rank == rank.rank)
+            && (query.filter.is_empty() || query.filter.keeps(text))
+    };
+    ctx.model.ranks.iter().filter(is_shown).take((height / 3).min(LIVE_ROWS)).collect()
+}
+
+fn live_text(rank: &RankModel) -> &str {
+    rank.sample.as_ref().map_or("", |sample| sample.live.as_str())
+}
+
+/// An unfinished line, which is replaced in place.
+fn live_line(ctx: &LogCtx<'_>, rank: &RankModel, cells: usize, columns: LinePrefix) -> Line<'static> {
+    let mut spans = Vec::new();
+    if columns.time {
+        spans.push(ctx.s(format!("{:<TIME$}", "live"), Role::Accent));
+    }
+    if columns.rank > 0 {
+        spans.push(ctx.s(text::right(&rank.rank.to_string(), columns.rank, ctx.glyphs()), Role::Accent));
+        spans.push(Span::styled(ctx.glyphs().pick(" │ ", " | "), ctx.theme.border));
+    }
+    spans.push(ctx.s(ctx.cut(&words::clean_output(live_text(rank)), cells), Role::Text));
+    Line::from(spans)
 }
 
 /// Lines that the ring has lost.

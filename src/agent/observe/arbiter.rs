@@ -1,0 +1,380 @@
+//! Decides from which source a series comes, where several have it. Pure.
+//!
+//! A program may report a return, write it to an event file and print it. Charts would show it twice, and the numbers
+//! of pages would alternate.
+//!
+//! - ARBITER-1: values of one meaning, and of one name without a meaning, come from one source. A better one (the
+//!   order of [`SeriesSource`]) takes over within [`TAKEOVER`] of the first value; then the source stays. What the
+//!   program reports itself always takes over.
+//! - ARBITER-2: a name that was only recognized, has no meaning and has not changed its value is no series.
+//! - Memory is bounded: [`SERIES`] series.
+
+use rankdeck_proto::message::{Evaluation, RankEvent, RecordEvent};
+use rankdeck_proto::progress_bar::ShownCounter;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::meaning::{Meaning, Meanings};
+use rankdeck_types::words;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long after the first value a better source may take over.
+const TAKEOVER: Duration = Duration::from_secs(30);
+/// Most series whose source is known.
+const SERIES: usize = 512;
+/// Most names that a summary lists.
+const LISTED: usize = 6;
+
+/// Where values come from, the best source first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SeriesSource {
+    /// The program reports them by the event socket.
+    Reported,
+    /// A pattern of `metrics.stdout`.
+    Declared,
+    /// An event file that the program writes.
+    EventFile,
+    /// A file with rows of values that the program writes.
+    RowFile,
+    /// A form that was recognized in the output, or a preset.
+    Printed,
+}
+
+impl SeriesSource {
+    /// Returns the source of a record of files.
+    pub fn of_file(source: &str) -> SeriesSource {
+        if source == "tensorboard" { SeriesSource::EventFile } else { SeriesSource::RowFile }
+    }
+
+    /// Nobody has declared it.
+    fn is_found(self) -> bool {
+        self > SeriesSource::Declared
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            SeriesSource::Reported | SeriesSource::Declared => "declared",
+            SeriesSource::EventFile => "event file",
+            SeriesSource::RowFile => "file of rows",
+            SeriesSource::Printed => "output",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum SeriesKey {
+    Meaning(Meaning),
+    Name(String),
+}
+
+#[derive(Debug)]
+struct Owner {
+    source: SeriesSource,
+    /// When its first value came.
+    since: Instant,
+    /// The latest name of it.
+    name: String,
+}
+
+/// The sources of all series of one generation.
+#[derive(Debug, Default)]
+pub(crate) struct Arbiter {
+    meanings: Meanings,
+    owners: BTreeMap<SeriesKey, Owner>,
+    /// First values of names that may be constants; `None` once they have moved.
+    first: BTreeMap<String, Option<f64>>,
+    /// When the first value came that nobody declared.
+    found_at: Option<Instant>,
+    is_summarized: bool,
+}
+
+impl Arbiter {
+    /// Returns the arbiter of a generation.
+    pub fn new(meanings: Meanings) -> Arbiter {
+        Arbiter { meanings, ..Arbiter::default() }
+    }
+
+    /// Takes in what rank 0 reports itself.
+    pub fn reported(&mut self, event: &RankEvent, now: Instant) {
+        let mut take = |key: SeriesKey, name: &str| {
+            let source = SeriesSource::Reported;
+            self.owners.insert(key, Owner { source, since: now, name: name.to_owned() });
+        };
+        match event {
+            RankEvent::Counters(counters) | RankEvent::Totals(counters) => {
+                if counters.env_step > 0 || counters.train_iter > 0 {
+                    take(SeriesKey::Meaning(Meaning::Step), "env_step");
+                    take(SeriesKey::Meaning(Meaning::StepsPerSecond), "env_step");
+                }
+                if counters.returns.count > 0 {
+                    take(SeriesKey::Meaning(Meaning::Return), "returns");
+                }
+            }
+            RankEvent::Scalars { values, .. } => {
+                for name in values.keys() {
+                    let key = self.meanings.of(name).map_or_else(|| named(name), SeriesKey::Meaning);
+                    take(key, name);
+                }
+            }
+            RankEvent::Eval(_) => {
+                take(SeriesKey::Meaning(Meaning::EvalReturn), "eval");
+                take(SeriesKey::Meaning(Meaning::EvalLength), "eval");
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in an event of an observer; `source`: where a value of this name comes from. Returns what is left of
+    /// it, and the evaluation that it holds.
+    pub fn admit(
+        &mut self,
+        mut event: RecordEvent,
+        source: impl Fn(&str) -> SeriesSource,
+        now: Instant,
+    ) -> Vec<RecordEvent> {
+        let RecordEvent::Metrics { env_step, values, not_finite, spread, counter, progress, .. } = &mut event
+        else {
+            return vec![event];
+        };
+        values.retain(|name, value| self.owns(name, source(name), now) && self.moves(name, *value, source(name)));
+        not_finite.retain(|name, _| self.owns(name, source(name), now));
+        spread.retain(|name, _| values.contains_key(name));
+        if let Some(step) = *env_step
+            && !self.owns_key(SeriesKey::Meaning(Meaning::Step), "env_step", source("env_step"), now)
+        {
+            // The other source's steps are the run's; these are the places of its own values.
+            *counter = Some(ShownCounter { unit: "step".to_owned(), at: step as f64 });
+            *env_step = None;
+        }
+        if self.source(Meaning::Step) == Some(SeriesSource::Reported) {
+            *progress = None;
+        }
+        let evaluation = self.evaluation(*env_step, counter.as_ref(), values);
+        let is_empty = values.is_empty() && not_finite.is_empty() && progress.is_none();
+        let left = (!is_empty).then_some(event);
+        left.into_iter().chain(evaluation).collect()
+    }
+
+    /// Notes under which name the program counts steps: it is not among the values.
+    pub fn counts_by(&mut self, meaning: Meaning, name: &str, source: SeriesSource, now: Instant) {
+        self.owns_key(SeriesKey::Meaning(meaning), name, source, now);
+    }
+
+    /// Describes what was found without a declaration, once, when the sources are decided or at the end.
+    pub fn summary(&mut self, now: Instant, is_end: bool) -> Option<String> {
+        let found_at = self.found_at.filter(|_| !self.is_summarized)?;
+        if !is_end && now.saturating_duration_since(found_at) < TAKEOVER {
+            return None;
+        }
+        self.is_summarized = true;
+        let found = || self.owners.iter().filter(|(_, owner)| owner.source.is_found());
+        let known = found().filter_map(|(key, owner)| match key {
+            SeriesKey::Meaning(meaning) => {
+                let name = words::clip(&owner.name, 60);
+                Some(format!("{} = {name} ({})", meaning.key(), owner.source.label()))
+            }
+            SeriesKey::Name(_) => None,
+        });
+        let known: Vec<String> = known.collect();
+        let others = found().count() - known.len();
+        if known.is_empty() && others == 0 {
+            return None;
+        }
+        let mut parts: Vec<String> = known.into_iter().take(LISTED).collect();
+        if others > 0 {
+            parts.push(format!("{} without a known meaning", words::plural(others, "more name")));
+        }
+        Some(format!(
+            "metrics found: {}; `metrics.names.return = \"NAME\"` selects another name, `metrics.stdout` other output",
+            parts.join(", ")
+        ))
+    }
+
+    fn source(&self, meaning: Meaning) -> Option<SeriesSource> {
+        self.owners.get(&SeriesKey::Meaning(meaning)).map(|owner| owner.source)
+    }
+
+    /// ARBITER-1.
+    fn owns(&mut self, name: &str, source: SeriesSource, now: Instant) -> bool {
+        let key = self.meanings.of(name).map_or_else(|| named(name), SeriesKey::Meaning);
+        self.owns_key(key, name, source, now)
+    }
+
+    fn owns_key(&mut self, key: SeriesKey, name: &str, source: SeriesSource, now: Instant) -> bool {
+        if source.is_found() {
+            self.found_at.get_or_insert(now);
+        }
+        let is_full = self.owners.len() >= SERIES;
+        match self.owners.get_mut(&key) {
+            Some(owner) if owner.source == source => true,
+            Some(owner) if source < owner.source && now.saturating_duration_since(owner.since) < TAKEOVER => {
+                (owner.source, owner.name) = (source, name.to_owned());
+                true
+            }
+            Some(_) => false,
+            None if is_full => true,
+            None => {
+                self.owners.insert(key, Owner { source, since: now, name: name.to_owned() });
+                true
+            }
+        }
+    }
+
+    /// ARBITER-2.
+    fn moves(&mut self, name: &str, value: f64, source: SeriesSource) -> bool {
+        if source != SeriesSource::Printed || self.meanings.of(name).is_some() {
+            return true;
+        }
+        match self.first.get_mut(name) {
+            Some(None) => true,
+            Some(first) if *first == Some(value) => false,
+            Some(first) => {
+                *first = None;
+                true
+            }
+            None => {
+                if self.first.len() < SERIES {
+                    self.first.insert(name.to_owned(), Some(value));
+                }
+                false
+            }
+        }
+    }
+
+    /// The evaluation that the values hold, of a program that reports none.
+    fn evaluation(
+        &self,
+        env_step: Option<u64>,
+        counter: Option<&ShownCounter>,
+        values: &BTreeMap<String, f64>,
+    ) -> Option<RecordEvent> {
+        let names = || values.keys().map(String::as_str);
+        let name = self.meanings.best(Meaning::EvalReturn, names())?;
+        let mean = *values.get(name)?;
+        let length = self.meanings.value(Meaning::EvalLength, values).unwrap_or(0.0);
+        let step = env_step.or(counter.map(|counter| counter.at.max(0.0) as u64)).unwrap_or(0);
+        let event = RankEvent::Eval(Evaluation::of_series(name, step, mean, length));
+        Some(RecordEvent::Rank { rank: Rank(0), event })
+    }
+}
+
+fn named(name: &str) -> SeriesKey {
+    SeriesKey::Name(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::message::{Counters, Returns};
+    use rankdeck_proto::progress_bar::ShownProgress;
+
+    fn metrics(env_step: Option<u64>, values: &[(&str, f64)]) -> RecordEvent {
+        RecordEvent::Metrics {
+            rank: Rank(0),
+            source: "stdout".into(),
+            env_step,
+            values: values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            skipped: 0,
+            not_finite: BTreeMap::new(),
+            spread: BTreeMap::new(),
+            counter: None,
+            progress: None,
+        }
+    }
+
+    /// Names of the values that are left, and steps.
+    fn left(events: &[RecordEvent]) -> (Vec<&str>, Option<u64>) {
+        match events.first() {
+            Some(RecordEvent::Metrics { values, env_step, .. }) => {
+                (values.keys().map(String::as_str).collect(), *env_step)
+            }
+            _ => (Vec::new(), None),
+        }
+    }
+
+    struct Bench {
+        arbiter: Arbiter,
+        begin: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            Bench { arbiter: Arbiter::new(Meanings::default()), begin: Instant::now() }
+        }
+
+        fn admit(&mut self, second: u64, source: SeriesSource, event: RecordEvent) -> Vec<RecordEvent> {
+            self.arbiter.admit(event, |_| source, self.begin + Duration::from_secs(second))
+        }
+    }
+
+    #[test]
+    fn arbiter_1_better_source_takes_over_early() {
+        let mut bench = Bench::new();
+        let printed = || metrics(None, &[("charts/episodic_return", 1.0), ("loss", 0.5)]);
+        let all = bench.admit(0, SeriesSource::Printed, printed());
+        assert_eq!(left(&all).0, ["charts/episodic_return", "loss"]);
+        let file = bench.admit(10, SeriesSource::EventFile, metrics(Some(8), &[("rollout/ep_rew_mean", 1.0)]));
+        assert_eq!(left(&file).0, ["rollout/ep_rew_mean"]);
+        let all = bench.admit(11, SeriesSource::Printed, printed());
+        assert_eq!(left(&all).0, ["loss"], "the return comes from the file");
+        let late = bench.admit(40, SeriesSource::EventFile, metrics(Some(9), &[("train/loss", 1.0)]));
+        assert!(late.is_empty(), "the source of the loss is fixed");
+    }
+
+    #[test]
+    fn arbiter_1_reported_values_always_win() {
+        let mut bench = Bench::new();
+        let printed = || metrics(Some(5), &[("reward", 1.0), ("loss", 0.5)]);
+        assert_eq!(left(&bench.admit(0, SeriesSource::Declared, printed())), (vec!["loss", "reward"], Some(5)));
+        let returns = Returns::of(1.0);
+        let counters = Counters { env_step: 8, returns, ..Counters::default() };
+        bench.arbiter.reported(&RankEvent::Counters(counters), bench.begin + Duration::from_secs(99));
+        let all = bench.admit(100, SeriesSource::Declared, printed());
+        assert_eq!(left(&all), (vec!["loss"], None));
+        let Some(RecordEvent::Metrics { counter: Some(counter), .. }) = all.first() else { panic!("{all:?}") };
+        assert_eq!(counter.at, 5.0, "the place of its own values");
+        let mut bar = metrics(None, &[]);
+        let RecordEvent::Metrics { progress, .. } = &mut bar else { unreachable!() };
+        *progress = Some(ShownProgress::default());
+        assert!(bench.admit(101, SeriesSource::Printed, bar).is_empty());
+    }
+
+    #[test]
+    fn arbiter_2_constants_are_no_series_until_they_move() {
+        let mut bench = Bench::new();
+        let event = |size: f64| metrics(None, &[("batch_size", size), ("loss", 0.5)]);
+        for second in 0..30 {
+            assert_eq!(left(&bench.admit(second, SeriesSource::Printed, event(32.0))).0, ["loss"]);
+        }
+        let moved = bench.admit(31, SeriesSource::Printed, event(64.0));
+        assert_eq!(left(&moved).0, ["batch_size", "loss"]);
+        let declared = metrics(None, &[("size", 32.0)]);
+        assert_eq!(left(&bench.admit(32, SeriesSource::Declared, declared)).0, ["size"], "the user's own");
+    }
+
+    #[test]
+    fn series_of_evaluations_become_evaluations() {
+        let mut bench = Bench::new();
+        let values = [("eval/mean_reward", 21.5), ("eval/mean_ep_length", 30.0)];
+        let events = bench.admit(0, SeriesSource::EventFile, metrics(Some(100), &values));
+        let [_, RecordEvent::Rank { event: RankEvent::Eval(evaluation), .. }] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!((evaluation.env_step, evaluation.return_mean, evaluation.length_mean), (100, 21.5, 30.0));
+        assert_eq!(evaluation.series, "eval/mean_reward");
+        bench.arbiter.reported(&RankEvent::Eval(Evaluation::default()), bench.begin);
+        assert!(bench.admit(1, SeriesSource::EventFile, metrics(Some(200), &values)).is_empty());
+    }
+
+    #[test]
+    fn summary_is_given_once_with_the_names() {
+        let mut bench = Bench::new();
+        let at = |bench: &Bench, second: u64| bench.begin + Duration::from_secs(second);
+        bench.admit(0, SeriesSource::Declared, metrics(None, &[("loss", 1.0)]));
+        assert_eq!(bench.arbiter.summary(at(&bench, 99), true), None, "nothing was found, all was declared");
+        bench.admit(100, SeriesSource::Printed, metrics(None, &[("rollout/ep_rew_mean", 1.0), ("x", 1.0)]));
+        assert_eq!(bench.arbiter.summary(at(&bench, 110), false), None, "too early");
+        let text = bench.arbiter.summary(at(&bench, 130), false).unwrap();
+        assert!(text.contains("return = rollout/ep_rew_mean") && text.contains("metrics.names.return"), "{text}");
+        assert_eq!(bench.arbiter.summary(at(&bench, 200), true), None, "once");
+    }
+}
