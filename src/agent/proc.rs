@@ -306,7 +306,9 @@ pub(crate) fn only_core(pid: u32) -> Option<u32> {
     unsafe {
         let mut cores: libc::cpu_set_t = std::mem::zeroed();
         let size = std::mem::size_of::<libc::cpu_set_t>();
-        if libc::sched_getaffinity(pid as libc::pid_t, size, &raw mut cores) != 0 || libc::CPU_COUNT(&cores) != 1 {
+        if libc::sched_getaffinity(pid as libc::pid_t, size, &raw mut cores) != 0
+            || libc::CPU_COUNT(&cores) != 1
+        {
             return None;
         }
         (0..libc::CPU_SETSIZE as usize).find(|core| libc::CPU_ISSET(*core, &cores)).map(|core| core as u32)

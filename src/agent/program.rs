@@ -619,7 +619,11 @@ mod tests {
     }
 
     /// Pids of mains below process 1 with their first and second signals.
-    fn signals_of(members: Vec<Member>, preferred: Option<i32>, blocked: bool) -> Vec<(u32, i32, Option<i32>)> {
+    fn signals_of(
+        members: Vec<Member>,
+        preferred: Option<i32>,
+        blocked: bool,
+    ) -> Vec<(u32, i32, Option<i32>)> {
         let manner = |stage| AskManner { stage, preferred, blocked };
         let signals = |main: &MainProgram| {
             let first = main.signal(manner(AskStage::First)).unwrap();

@@ -311,7 +311,7 @@ mod tests {
         let run = RunId("r".into());
         let first = make_folder(runs.path(), &run).unwrap();
         let mut recorder = Recorder::new(&first, &goal(), 0.0).unwrap();
-        let pace = PaceHistory { places: vec![vec![(4, 7)]] };
+        let pace = PaceHistory { places: vec![vec![(4, 7)]], ..PaceHistory::default() };
         recorder.save_pace(Some(Timestamp(5)), || panic!("not yet"));
         recorder.save_pace(Some(Timestamp(SAVE_PACE_MS)), || pace.clone());
         recorder.settle(Timestamp(SAVE_PACE_MS)).unwrap().recv().unwrap();

@@ -353,7 +353,8 @@ mod tests {
             }
             let lines = lines(&model(), &end, None);
             assert!(lines.iter().any(|line| line == "warning: rank 1 on a crashed"), "{lines:?}");
-            lines.last().unwrap().clone()
+            let begin = lines.iter().rposition(|line| !line.starts_with(' ')).unwrap();
+            lines[begin..].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
         };
         let saved = || Work::Saved {
             path: "/w/logs/CartPole-v1.zip".into(),

@@ -112,7 +112,7 @@ mod tests {
     fn nested_key_is_dotted() {
         let text = "[args]\nmodel.lr = 1\n[args.model.opt]\nname = \"sgd\"\n";
         assert_eq!(args(text, &["args.model.lr=2"]), ["model.lr=2", "model.opt.name=sgd"]);
-        assert_eq!(args("args = { \"a.b\" = 1 }\n", &["args.a.b=2"]), ["a.b=2"]);
+        assert_eq!(args("[args]\n\"a.b\" = 1\n", &["args.a.b=2"]), ["a.b=2"]);
         assert_eq!(args(text, &["~args.model.opt"]), ["model.lr=1"]);
     }
 

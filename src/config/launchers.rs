@@ -721,8 +721,7 @@ mod tests {
         use rankdeck_types::host::GpuSelection;
         use rankdeck_types::ids::RunId;
         let draft = |line: &str, hosts: &HostsSource, sets: &[&str]| {
-            let source =
-                ExperimentSource::Command { words: words(line), ships: false, metrics: Default::default() };
+            let source = ExperimentSource::Command { words: words(line), ships: false };
             let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
             load_draft(hosts, &source, &sets, |_| RunId("a-1".into()))
         };

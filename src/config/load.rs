@@ -221,7 +221,9 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
             }
             (None, "rust") => {
                 let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-                format!("built-in RL environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`")
+                format!(
+                    "built-in RL environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`"
+                )
             }
             (None, _) => return,
         };

@@ -129,7 +129,8 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
 fn is_text(parts: &[&str], keys: Keys) -> bool {
     let kind = |parts: &[&str]| schema::find(keys, parts).map(|key| &key.kind);
     let is_free = |table: &[&str]| matches!(kind(table), Some(ValueKind::Environment | ValueKind::Names(_)));
-    matches!(kind(parts), Some(ValueKind::Text(_))) || parts.split_last().is_some_and(|(_, table)| is_free(table))
+    matches!(kind(parts), Some(ValueKind::Text(_)))
+        || parts.split_last().is_some_and(|(_, table)| is_free(table))
 }
 
 #[cfg(test)]

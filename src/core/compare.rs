@@ -257,12 +257,9 @@ fn has_results_of(one: &ComparedRun, other: &ComparedRun) -> bool {
         series.map(|(name, series)| (name.clone(), series.points().to_vec())).collect()
     };
     let (mine, theirs) = (own(one), own(other));
-    let same = |(a, b): (&(String, Vec<SeriesPoint>), &(String, Vec<SeriesPoint>))| {
-        a.0 == b.0 && are_equal(&a.1, &b.1)
-    };
     !mine.is_empty()
         && mine.len() == theirs.len()
-        && mine.iter().zip(&theirs).all(same)
+        && mine.iter().zip(&theirs).all(|(a, b)| a.0 == b.0 && are_equal(&a.1, &b.1))
         && (one.last_eval, one.last_return) == (other.last_eval, other.last_return)
 }
 

@@ -72,7 +72,8 @@ pub(crate) struct RankEvidence<'a> {
 
 /// How a rank ended.
 pub(crate) fn of_rank(evidence: &RankEvidence<'_>) -> RankEnd {
-    let RankEvidence { exit, message, raised, returned, usage, sent, stopping, ending, stop_signal } = evidence;
+    let RankEvidence { exit, message, raised, returned, usage, sent, stopping, ending, stop_signal } =
+        evidence;
     let kind = message.kind();
     // Libraries abort the process when a connection breaks, and an interpreter that an exception ended may
     // crash as it exits; every other signal comes from elsewhere.
@@ -236,7 +237,11 @@ mod tests {
         assert_eq!([code(0), code(1)].map(|exit| end(&exit, &own, raised)), [Failed; 2]);
         assert_eq!(end(&code(0), &lost(), raised), Secondary);
         let stopped = |it: &mut RankEvidence<'_>| (it.raised, it.stopping) = (true, true);
-        assert_eq!([code(0), code(1)].map(|exit| end(&exit, &own, stopped)), [Failed; 2], "no stop causes it");
+        assert_eq!(
+            [code(0), code(1)].map(|exit| end(&exit, &own, stopped)),
+            [Failed; 2],
+            "no stop causes it"
+        );
         assert_eq!(end(&signal(11), &own, raised), Failed, "its interpreter crashed as it exited");
         assert_eq!(end(&signal(11), &lost(), raised), Secondary);
     }
@@ -302,8 +307,7 @@ mod tests {
         let exit = signal(6);
         let lines = ["terminate called", "  what():  [gloo/pair.cc:598] Connection closed by peer"];
         let lines = lines.map(str::to_owned);
-        let process =
-            EndOfProcess { exit: &exit, exception: None, error: None, lines: &lines, hooked: true };
+        let process = EndOfProcess { exit: &exit, exception: None, error: None, lines: &lines, hooked: true };
         assert_eq!(end(&exit, &ExitMessage::of(&process), |_| {}), RankEnd::Secondary);
     }
 

@@ -188,7 +188,12 @@ impl ExitMessage {
             shown.push_str(&format!("; caused by {}", words::clip(&cause, MESSAGE)));
         }
         if let Some(child) = &exception.child {
-            shown.push_str(&format!("; its child {} (pid {}) {}", child.name, child.pid, child.exit.predicate()));
+            shown.push_str(&format!(
+                "; its child {} (pid {}) {}",
+                child.name,
+                child.pid,
+                child.exit.predicate()
+            ));
             if matches!(child.exit, Exit::Signal { signal: SIGBUS, .. }) {
                 shown.push_str(", as when /dev/shm is full");
             }
@@ -383,9 +388,7 @@ fn thrown(lines: &[String]) -> ExitMessage {
             && !NO_REASON.iter().any(|other| line.contains(other))
     };
     let reason = || lines.iter().rev().map(|line| bare(line).trim()).find(is_reason);
-    what.or_else(reason)
-        .map(|reason| ExitMessage::plain(MessageSource::Library, reason))
-        .unwrap_or_default()
+    what.or_else(reason).map(|reason| ExitMessage::plain(MessageSource::Library, reason)).unwrap_or_default()
 }
 
 /// A line without the name of its rank, which PyTorch puts before each line of a traceback (`[rank0]: `).
@@ -772,14 +775,20 @@ mod tests {
     fn abort_without_what_has_its_reason() {
         for (reason, expected) in [
             ("Fatal Python error: init_import_site: Failed to import the site module", Reason::Crashed),
-            ("../aten/src/ATen/native/cuda/IndexKernel.cu:92: block: [0,0,0] Assertion `index` failed.", Reason::Crashed),
+            (
+                "../aten/src/ATen/native/cuda/IndexKernel.cu:92: block: [0,0,0] Assertion `index` failed.",
+                Reason::Crashed,
+            ),
             ("python: gloo/rendezvous/store.cc:35: Assertion `size > 0' failed.", Reason::Crashed),
             ("CUDA error: out of memory", Reason::OutOfMemory),
             ("double free or corruption (!prev)", Reason::Crashed),
         ] {
-            let log = lines(&format!("step 7\n{reason}\nFatal Python error: Aborted\n\nThread 0x7f:\n  File \"t.py\", line 3 in f"));
+            let log = lines(&format!(
+                "step 7\n{reason}\nFatal Python error: Aborted\n\nThread 0x7f:\n  File \"t.py\", line 3 in f"
+            ));
             for exit in [signal(6), Exit::Code { code: ABORTED }] {
-                let end = EndOfProcess { exit: &exit, exception: None, error: None, lines: &log, hooked: true };
+                let end =
+                    EndOfProcess { exit: &exit, exception: None, error: None, lines: &log, hooked: true };
                 assert_eq!(ExitMessage::of(&end).shown(), reason, "{exit:?}");
                 assert_eq!(super::tests::reason(&exit, &log.join("\n"), None, true).0, expected, "{reason}");
             }
@@ -799,7 +808,8 @@ mod tests {
         let shown = |exception: &Exception| ExitMessage::exception(exception).shown;
         let joined = "RuntimeError: Error(s) in loading state_dict: size mismatch for a.weight at t.py:3";
         assert_eq!(shown(&exception), format!("{joined}; caused by KeyError: 'obs'"));
-        let repeated = Exception { cause: "ValueError: size mismatch for a.weight".into(), ..exception.clone() };
+        let repeated =
+            Exception { cause: "ValueError: size mismatch for a.weight".into(), ..exception.clone() };
         assert_eq!(shown(&repeated), joined, "the message has it");
         let long = Exception { message: "x".repeat(2_000), ..exception.clone() };
         assert!(shown(&long).len() < 400, "{}", shown(&long).len());

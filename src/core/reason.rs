@@ -659,7 +659,7 @@ reasons! {
                 "to train one model, call init_process_group on every rank (Lightning: `strategy=\"ddp\"`)",
                 "",
             ),
-            advice("to train one model per seed, use `rankdeck run --seeds 1..N`", ""),
+            advice("to train one model per seed, use `rankdeck run --seeds 1..5`", ""),
         ];
 
     /// A network interface that the process group uses is down, as the kernel reports.

@@ -7,13 +7,13 @@
 use crate::model::{self, Model};
 use crate::origin::{LATEST, Standing};
 use crate::series::Series;
-use rankdeck_proto::progress_bar::ShownProgress;
-use rankdeck_types::meaning::Meaning;
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome, Work};
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Timestamp, WallTime};
+use rankdeck_types::meaning::Meaning;
 use serde::Serialize;
 use std::collections::BTreeSet;
 

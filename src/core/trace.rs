@@ -309,7 +309,7 @@ impl<R: Read> SegmentReader<R> {
     /// it they are shown as missing.
     ///
     /// # Errors
-    /// The state is not whole, or does not fit this build.
+    /// The state is truncated, or does not fit this build.
     pub fn open(
         header: &SegmentHeader,
         mut events: R,
@@ -317,7 +317,7 @@ impl<R: Read> SegmentReader<R> {
     ) -> Result<(Core, SegmentReader<R>), TraceError> {
         let state = |error: String| TraceError::State { build: header.build.clone(), error };
         let read = entry(&mut events, LONGEST_STATE);
-        let bytes = read.unwrap_or_else(|| Err("it is not whole".into())).map_err(state)?;
+        let bytes = read.unwrap_or_else(|| Err("it is truncated".into())).map_err(state)?;
         let length = bytes.len() as u64;
         let core: Core = parse(&texts::cut(bytes)).map_err(state)?;
         let reader = SegmentReader {
@@ -413,8 +413,7 @@ mod tests {
 
     fn log(lines: &[&str]) -> Event {
         let lines = lines.iter().map(|line| line.to_string()).collect();
-        let message =
-            AgentMessage::Log { rank: Rank(0), first: 5, overwritten: 0, lines, times: Vec::new() };
+        let message = AgentMessage::Log { rank: Rank(0), first: 5, overwritten: 0, lines, times: Vec::new() };
         Event::AgentMessage { node: NodeRank(0), message: Box::new(message) }
     }
 

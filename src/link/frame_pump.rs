@@ -373,8 +373,13 @@ mod tests {
         const FRAMES: usize = 2 * LARGE_WAITING;
         let mut bench = bench_of(1024);
         let lines = vec!["x".repeat(LARGE)];
-        let log =
-            AgentMessage::Log { rank: rankdeck_types::ids::Rank(0), first: 0, overwritten: 0, lines, times: Vec::new() };
+        let log = AgentMessage::Log {
+            rank: rankdeck_types::ids::Rank(0),
+            first: 0,
+            overwritten: 0,
+            lines,
+            times: Vec::new(),
+        };
         let frame = frame::encode(&log).unwrap();
         let mut agent = bench.agent.try_clone().unwrap();
         let sender = std::thread::spawn(move || (0..FRAMES).for_each(|_| agent.write_all(&frame).unwrap()));

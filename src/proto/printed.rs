@@ -320,7 +320,10 @@ impl<'a> Dictionary<'a, '_> {
                 }
                 '"' | '\'' => {
                     let value = number(self.quoted()?);
-                    value.into_iter().filter(|_| is_name).for_each(|value| self.reading.add(name.as_str(), value));
+                    value
+                        .into_iter()
+                        .filter(|_| is_name)
+                        .for_each(|value| self.reading.add(name.as_str(), value));
                 }
                 _ => {
                     let rest = self.rest();
@@ -329,7 +332,10 @@ impl<'a> Dictionary<'a, '_> {
                         // `tensor(0.5, device='cuda:0')` is one value, `[1, 2]` are two.
                         !rest.starts_with(['[', '(']) || !rest[*used..end].contains(',')
                     });
-                    value.into_iter().filter(|_| is_name).for_each(|(value, _)| self.reading.add(name.as_str(), value));
+                    value
+                        .into_iter()
+                        .filter(|_| is_name)
+                        .for_each(|(value, _)| self.reading.add(name.as_str(), value));
                     self.at += end;
                 }
             }
@@ -504,7 +510,9 @@ fn with_words_before(before: &str, name: &str, meanings: &Meanings) -> String {
     let mut before = before;
     for _ in 0..WORDS_BEFORE {
         let Some(words) = before.strip_suffix(' ') else { break };
-        let begin = words.rfind(|c: char| !c.is_ascii_alphabetic() && c != '_').map_or(0, |at| at + len_at(words, at));
+        let begin = words
+            .rfind(|c: char| !c.is_ascii_alphabetic() && c != '_')
+            .map_or(0, |at| at + len_at(words, at));
         let word = &words[begin..];
         if word.is_empty() {
             break;
@@ -582,7 +590,8 @@ fn leading(text: &str) -> Option<(f64, usize)> {
         // One number of several is none.
         wrapped |= wrapper.ends_with('[') || *wrapper == "(";
     }
-    let (value, length) = digits(&text[at..])?;
+    // In a list, a comma stands between numbers.
+    let (value, length) = digits(&text[at..], !wrapped)?;
     at += length;
     let rest = &text[at..];
     if wrapped {
@@ -615,11 +624,13 @@ fn leading(text: &str) -> Option<(f64, usize)> {
     ends(&rest[suffix..]).then_some((value * factor, at + suffix))
 }
 
-/// Digits with sign, separators and exponent, or a number that is none.
-fn digits(text: &str) -> Option<(f64, usize)> {
+/// Digits with sign and exponent, with separators between groups of them if `grouped`, or a number that is none.
+fn digits(text: &str, grouped: bool) -> Option<(f64, usize)> {
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'-' | b'+')));
-    for (word, value) in [("nan", f64::NAN), ("NaN", f64::NAN), ("inf", f64::INFINITY), ("Infinity", f64::INFINITY)] {
+    for (word, value) in
+        [("nan", f64::NAN), ("NaN", f64::NAN), ("inf", f64::INFINITY), ("Infinity", f64::INFINITY)]
+    {
         let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
         if text[sign..].strip_prefix(word).is_some_and(ends) {
             return Some((if bytes[0] == b'-' { -value } else { value }, sign + word.len()));
@@ -627,7 +638,10 @@ fn digits(text: &str) -> Option<(f64, usize)> {
     }
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let mut at = sign;
-    while is_digit(at) || (at > sign && bytes.get(at) == Some(&b'_') && is_digit(at + 1)) || is_group(bytes, sign, at) {
+    while is_digit(at)
+        || (at > sign && bytes.get(at) == Some(&b'_') && is_digit(at + 1))
+        || (grouped && is_group(bytes, sign, at))
+    {
         at += 1;
     }
     let has_digits = at > sign;
@@ -692,7 +706,8 @@ mod tests {
     }
 
     fn text(reading: &Reading) -> String {
-        let values: Vec<String> = reading.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let values: Vec<String> =
+            reading.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
         values.join(" ")
     }
 
@@ -766,10 +781,14 @@ mod tests {
                 "loss=5.993 grad_norm=1.2 learning_rate=0.000049 epoch=0.1",
             ),
             (r#"{"step": 3, "loss": 0.25}"#, "step=3 loss=0.25"),
-            (r#"INFO step 20: {"losses": {"policy": 0.5, "value": [1.5]}}"#, "step=20 losses/policy=0.5 losses/value=1.5"),
+            (
+                r#"INFO step 20: {"losses": {"policy": 0.5, "value": [1.5]}}"#,
+                "step=20 losses/policy=0.5 losses/value=1.5",
+            ),
             ("{'a': tensor(0.5, device='cuda:0'), 'b': np.float64(2.0), 'c': True}", "a=0.5 b=2"),
             ("{'loss': 1, 'v': [1, 2], 'n': 'x'}", "loss=1"),
             ("{'loss': 1, 'cut", "loss=1"),
+            (r#"{"loss":1,"v":[100,200],"n":[300]}"#, "loss=1 n=300"),
         ] {
             assert_eq!(read(line), expected, "{line}");
         }
@@ -791,7 +810,8 @@ mod tests {
         let expected = "rollout/ep_len_mean=22.1 rollout/ep_rew_mean=21.3 time/total_timesteps=2048 fps=1283";
         assert_eq!(all.iter().map(text).collect::<Vec<_>>(), [expected]);
         // A line of another writer between the rows.
-        let split: Vec<&str> = lines[..3].iter().chain(&["UserWarning: x"]).chain(&lines[3..]).copied().collect();
+        let split: Vec<&str> =
+            lines[..3].iter().chain(&["UserWarning: x"]).chain(&lines[3..]).copied().collect();
         let all: Vec<String> = readings(&split).iter().map(text).collect();
         assert_eq!(all.len(), 2);
         assert!(all[1].starts_with("rollout/ep_rew_mean=21.3 "), "{all:?}");
@@ -824,7 +844,10 @@ mod tests {
         ];
         let all: Vec<String> = readings(&rich).iter().map(text).collect();
         assert_eq!(all, ["epoch=1 loss=0.5", "epoch=2 loss=0.4"]);
-        let lightning = ["┃        Test metric        ┃       DataLoader 0        ┃", "│         test_loss         │    0.82                   │"];
+        let lightning = [
+            "┃        Test metric        ┃       DataLoader 0        ┃",
+            "│         test_loss         │    0.82                   │",
+        ];
         assert_eq!(readings(&lightning).iter().map(text).collect::<Vec<_>>(), ["test_loss=0.82"]);
     }
 

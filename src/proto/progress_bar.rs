@@ -158,7 +158,8 @@ fn finish<'a>(
     if is_bytes || total.is_some_and(|total| total == 0 || done > total) {
         return None;
     }
-    let per_s = rate.or_else(|| (elapsed_s > 0.0).then(|| done as f64 / elapsed_s)).filter(|rate| *rate > 0.0);
+    let per_s =
+        rate.or_else(|| (elapsed_s > 0.0).then(|| done as f64 / elapsed_s)).filter(|rate| *rate > 0.0);
     let remaining = total.map(|total| total.saturating_sub(done) as f64);
     let eta_s = left.or_else(|| Some(remaining? / per_s?));
     let progress =
@@ -452,7 +453,8 @@ mod tests {
         let progress = parse("20/1800 [00:08<09:30, 2it/s]").unwrap().progress;
         assert_eq!((progress.amount().as_str(), progress.share()), ("20 of 1,800 it", Some(20.0 / 1800.0)));
         assert_eq!((progress.eta_after(70.0), progress.eta_after(1e9)), (Some(500.0), Some(0.0)));
-        let odd = ShownProgress { eta_s: Some(f64::NAN), per_s: Some(-1.0), label: "x".repeat(99), ..progress };
+        let odd =
+            ShownProgress { eta_s: Some(f64::NAN), per_s: Some(-1.0), label: "x".repeat(99), ..progress };
         let checked = odd.checked();
         assert_eq!((checked.eta_s, checked.per_s, checked.label.chars().count()), (None, None, 41));
     }

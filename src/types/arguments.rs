@@ -57,7 +57,8 @@ fn replace(words: &mut [String], from: usize, key: &str, value: &str, template: 
             let is_value = words.get(at + 1).is_some_and(|next| {
                 let is_option = next.starts_with('-') && next.parse::<f64>().is_err();
                 // A flag before a positional argument is no option with a value.
-                !is_option && (!is_flag(value) || is_flag(next))
+                let is_number = |text: &str| text.parse::<f64>().is_ok();
+                !is_option && (!is_flag(value) || is_flag(next) || is_number(value) && is_number(next))
             });
             match is_value {
                 true => words[at + 1] = template.to_owned(),

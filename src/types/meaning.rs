@@ -18,11 +18,11 @@ pub const SPEED: &str = "charts/SPS";
 const NAME: usize = 128;
 
 macro_rules! meanings {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $key:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident = $key:literal,)*) => {
         /// What the values of a series are, whatever their program calls them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Meaning {
-            $($(#[doc = $doc])+ $variant,)*
+            $($(#[doc = $doc])* $variant,)*
         }
 
         impl Meaning {
@@ -236,7 +236,7 @@ fn find(name: &str) -> Option<(usize, Meaning)> {
         return None;
     }
     let name = plain(name);
-    let (group, last) = name.rsplit_once('/').unwrap_or(("", &name));
+    let (group, last) = name.rsplit_once('/').unwrap_or(("", name.as_str()));
     let evaluates = |word: &str| word.starts_with("eval") || EVALUATIONS.contains(&word);
     let (in_group, bare) = match last.split_once('_') {
         // `eval_reward`, but not `eval` alone.

@@ -128,9 +128,7 @@ fn file_with_program_is_refused() {
 #[test]
 fn missing_hosts_file_is_named_by_every_command() {
     let folder = here();
-    std::fs::write(folder.path().join("e.toml"), "[run]\nname = \"x\"\n[launch]\ncommand = [\"true\"]\n")
-        .unwrap();
-    for args in ["run e.toml", "check e.toml", "ps", "attach", "stop", "restart --yes", "logs x"] {
+    for args in ["ps", "attach", "stop", "restart --yes", "logs x"] {
         let (code, out, err) = text(&rankdeck(folder.path(), args).output().unwrap());
         assert_eq!((code, out.as_str()), (2, ""), "`{args}`: {err}");
         assert!(
@@ -388,9 +386,7 @@ fn missing_hosts_file_hint_lists_all_ways() {
         command.env_remove("RANKDECK_HOSTS").env_remove("XDG_CONFIG_HOME").env("HOME", &home);
         text(&command.output().unwrap())
     };
-    for args in
-        ["ps", "stop", "attach --headless", "run a.toml --headless", "check a.toml", "logs a", "fetch a"]
-    {
+    for args in ["ps", "stop", "attach --headless", "logs a", "fetch a"] {
         let (code, _, err) = missing(args);
         assert_eq!(code, 2, "`{args}`: {err}");
         assert!(err.starts_with("error: ") && err.contains("hosts.toml"), "`{args}`: {err}");

@@ -46,6 +46,8 @@ fn hosts_page_cuts_no_number_at_any_size() {
         let names: Vec<&str> =
             Tab::ALL.iter().map(|tab| tab.name()).chain(["nccl", "tcp", "gloo", "ranks"]).collect();
         let tabs = drawn.lines().nth(1).unwrap().split_whitespace();
+        // Where tabs are close, a name follows its key.
+        let tabs = tabs.map(|word| word.trim_start_matches(|c: char| c.is_ascii_digit()));
         let cut: Vec<&str> = tabs.filter(|word| word.len() > 2 && !names.contains(word)).collect();
         assert!(cut.is_empty(), "{size:?}: {cut:?} in\n{drawn}");
     }

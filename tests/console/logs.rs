@@ -72,7 +72,8 @@ fn unfinished_line_is_shown_below_the_newest() {
     let screen = press(&model, &mut view, "m");
     assert!(!screen.contains("46%"), "rank 0 has none: {screen}");
     let many: Vec<(usize, u64, String)> = (0..60).map(|n| (1, n, format!("line {n}"))).collect();
-    let many: Vec<(usize, u64, &str)> = many.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
+    let many: Vec<(usize, u64, &str)> =
+        many.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
     let mut model = lines(&many);
     bar(&mut model, "47% 47/100");
     let mut view = ViewState::new();

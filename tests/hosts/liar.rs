@@ -10,6 +10,7 @@ use crate::support::texts;
 use crate::support::{Console, stripped_console, wait_until};
 use rankdeck_proto::frame;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent, Survivor};
+use rankdeck_proto::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_types::ids::{Generation, Rank};
 use serde_json::{Value, json};
 use std::io::{Read, Write};

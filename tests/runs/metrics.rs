@@ -61,14 +61,16 @@ fn output_is_recognized_without_a_declaration() {
     assert_eq!(evals[0]["series"], "eval/mean_reward");
     assert!(console.all("log").len() <= 10, "the table, and the bar once: {:?}", console.all("log"));
     let notices = console.all("notice");
-    let found = |line: &Value| line["text"].as_str().is_some_and(|text| text.contains("metrics.names.return"));
+    let found =
+        |line: &Value| line["text"].as_str().is_some_and(|text| text.contains("metrics.names.return"));
     assert_eq!(notices.iter().filter(|line| found(line)).count(), 1, "{notices:?}");
     let run = console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned();
     let out = crate::support::rankdeck()
         .args(["status", &run, "--json", "--hosts", hosts.to_str().unwrap()])
         .output()
         .unwrap();
-    let status: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
+    let status: Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
     assert_eq!((&status["last_return"], &status["best"]["return_mean"]), (&21.5.into(), &30.5.into()));
     assert_eq!((&status["env_step"], &status["progress"]["done"]), (&2048.into(), &30.into()));
 }

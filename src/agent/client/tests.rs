@@ -342,7 +342,7 @@ fn images_are_files_paths_or_rows_within_the_limit() {
     assert_eq!(pictures, expected, "{output:?}");
     assert_eq!(text(&output.stdout), "6\n");
     let errors = text(&output.stderr);
-    assert!(errors.contains("image: ValueError: the picture has more than 262144 bytes"), "{errors}");
+    assert!(errors.contains("image: ValueError: the image exceeds 262144 bytes"), "{errors}");
     assert!(errors.contains("No such file") && errors.contains("expected a PNG or GIF"), "{errors}");
 }
 

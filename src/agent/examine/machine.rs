@@ -71,7 +71,7 @@ fn driver_error(error: &NvmlError) -> Option<HintedError> {
             "this user has no access to the NVIDIA driver".to_owned(),
             "check permissions with `ls -l /dev/nvidia*` on the host",
         ),
-        NvmlError::LibloadingError(error) => (
+        error @ (NvmlError::LibloadingError(_) | NvmlError::FailedToLoadSymbol(_)) => (
             format!("the NVIDIA driver is present, but not NVML: {error}"),
             "install the driver's libnvidia-ml.so.1; in containers, set `NVIDIA_DRIVER_CAPABILITIES=compute,utility`",
         ),

@@ -10,17 +10,20 @@ log synchronizes nothing. Where that is not so at every step, the first behind s
 Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
 time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a comparison: reading
 the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
+Where steps take long but little CPU time, as those that mostly wait do, there is one every few seconds.
 """
 
 import ctypes
 import math
 import zlib
-from time import thread_time
+from time import monotonic, thread_time
 
 import torch
 
 _SHARE = 0.005
 _MOST = 1024
+# Seconds between two, unless they are dear.
+_SECONDS = 5.0
 # The first steps are always sampled: replicas must begin alike.
 _ALWAYS = 8
 # Behind collectives, in programs that make steps without them.
@@ -39,6 +42,7 @@ class Weights:
         self.every = self.due = 1
         self.cost = self.between = None
         self.sampled, self.last = 0, thread_time()
+        self.step_wall, self.last_wall = 0.0, monotonic()
         self.views = None
         self.pending = None
         self.due, self.alone, self.behind, self.exchanged = True, False, 0, page.elements
@@ -61,9 +65,11 @@ class Weights:
             self.finish()
         if self.steps < self.due:
             return
-        now = thread_time()
-        between = (now - self.last) / (self.steps - self.sampled)
-        self.sampled, self.last = self.steps, now
+        now, wall = thread_time(), monotonic()
+        steps = self.steps - self.sampled
+        between = (now - self.last) / steps
+        self.step_wall = (wall - self.last_wall) / steps
+        self.sampled, self.last, self.last_wall = self.steps, now, wall
         # One long pause, such as an evaluation, must not make the next steps dear.
         self.between = between if self.between is None else min(self.between * 1.5, 0.9 * self.between + 0.1 * between)
         self.due = True
@@ -76,6 +82,8 @@ class Weights:
         while self.every < _MOST and self.cost > self.every * allowed:
             self.every *= 2
         if self.every > 1 and self.cost < self.every * allowed / 4:
+            self.every //= 2
+        while self.every * self.step_wall > _SECONDS and self.every > 1 and self.cost <= _SHARE * self.every / 2 * self.step_wall:
             self.every //= 2
 
     def take(self, step):

@@ -408,6 +408,24 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
     }
 }
 
+/// Steps of a busy host, or of ranks that mostly wait, take long and little CPU time.
+#[test]
+fn fingerprints_are_taken_every_few_seconds() {
+    let made = folder(concat!(
+        "import rankdeck_weights, sys\n",
+        "for wall in (0.001, 0.25, 4.0, 60.0):\n",
+        "    weights = object.__new__(rankdeck_weights.Weights)\n",
+        "    weights.every, weights.cost, weights.between, weights.step_wall = 1, 1e-4, 1e-3, wall\n",
+        "    weights.pace()\n",
+        "    print(weights.every)\n",
+    ));
+    let types = "float32 = float64 = float16 = bfloat16 = 1\n";
+    std::fs::write(made.path().join("torch/__init__.py"), types).unwrap();
+    let output = python(made.path(), &made.path().join("rank0.page")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["32", "16", "1", "1"], "{output:?}");
+}
+
 /// Two ranks of independent learners that only average a number for a log.
 const INDEPENDENT: &str = r#"
 import torch, torch.distributed as dist
@@ -765,7 +783,10 @@ fn hook_5_dead_child_is_the_cause_of_a_broken_pipe() {
     let killed = |signal| Some(Exit::Signal { signal, out_of_memory: false });
     let kill = "os.kill(os.getpid(), signal.SIGKILL)";
     assert_eq!(child(kill, "raise EOFError"), killed(9));
-    assert_eq!(child("os.kill(os.getpid(), signal.SIGBUS)", "raise ConnectionResetError(104, 'x')"), killed(7));
+    assert_eq!(
+        child("os.kill(os.getpid(), signal.SIGBUS)", "raise ConnectionResetError(104, 'x')"),
+        killed(7)
+    );
     assert_eq!(child("os._exit(3)", "raise BrokenPipeError"), Some(Exit::Code { code: 3 }));
     let workers = "raise RuntimeError('DataLoader worker (pid(s) 7) exited unexpectedly')";
     assert_eq!(child(kill, workers), killed(9));
@@ -793,10 +814,7 @@ fn hook_5_frame_of_the_hook_is_no_place() {
 /// How often the return of the main program is reported, and how often that is taken back.
 fn returns(found: &[RankEvent]) -> (usize, usize) {
     let count = |is: fn(&RankEvent) -> bool| found.iter().filter(|event| is(event)).count();
-    (
-        count(|event| matches!(event, RankEvent::Returned)),
-        count(|event| matches!(event, RankEvent::Survived)),
-    )
+    (count(|event| matches!(event, RankEvent::Returned)), count(|event| matches!(event, RankEvent::Survived)))
 }
 
 #[test]

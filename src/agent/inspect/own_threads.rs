@@ -33,7 +33,9 @@ pub(super) fn follow(pid: u32, stacks: &[ThreadStack], tcp: &[sockets::Tcp]) -> 
     let python = || stacks.iter().filter(|stack| stack.how == StackMethod::Python);
     let waits = |stack: &ThreadStack| {
         let innermost = stack.frames.iter().take_while(|frame| frame.owner() == FrameOwner::System);
-        innermost.filter_map(|frame| frame.file.as_deref()).any(|file| WAITS.iter().any(|part| file.contains(part)))
+        innermost
+            .filter_map(|frame| frame.file.as_deref())
+            .any(|file| WAITS.iter().any(|part| file.contains(part)))
     };
     python().find(|stack| stack.tid == pid && waits(stack))?;
     let mut found = ThreadWait::default();
@@ -49,7 +51,8 @@ pub(super) fn follow(pid: u32, stacks: &[ThreadStack], tcp: &[sockets::Tcp]) -> 
 fn is_candidate(stack: &ThreadStack) -> bool {
     stack.frames.iter().any(|frame| {
         let file = frame.file.as_deref().unwrap_or_default();
-        frame.owner() == FrameOwner::Program || (file.ends_with(RESULTS.0) && frame.function == RESULTS.1)
+        frame.owner() == FrameOwner::Program
+            || (file.ends_with(RESULTS.0) && frame.function.ends_with(RESULTS.1))
     })
 }
 

@@ -4,8 +4,8 @@
 
 use super::syscall::{self, SyscallWait, WaitKind};
 use super::{
-    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, own_threads, ras, recorder,
-    sockets, stacks, state_words,
+    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, own_threads, ras,
+    recorder, sockets, stacks, state_words,
 };
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, ProcStat, ProcessKey};

@@ -135,7 +135,9 @@ impl Arbiter {
         else {
             return vec![event];
         };
-        values.retain(|name, value| self.owns(name, source(name), now) && self.moves(name, *value, source(name)));
+        values.retain(|name, value| {
+            self.owns(name, source(name), now) && self.moves(name, *value, source(name))
+        });
         not_finite.retain(|name, _| self.owns(name, source(name), now));
         spread.retain(|name, _| values.contains_key(name));
         if let Some(step) = *env_step
@@ -312,7 +314,8 @@ mod tests {
         let printed = || metrics(None, &[("charts/episodic_return", 1.0), ("loss", 0.5)]);
         let all = bench.admit(0, SeriesSource::Printed, printed());
         assert_eq!(left(&all).0, ["charts/episodic_return", "loss"]);
-        let file = bench.admit(10, SeriesSource::EventFile, metrics(Some(8), &[("rollout/ep_rew_mean", 1.0)]));
+        let file =
+            bench.admit(10, SeriesSource::EventFile, metrics(Some(8), &[("rollout/ep_rew_mean", 1.0)]));
         assert_eq!(left(&file).0, ["rollout/ep_rew_mean"]);
         let all = bench.admit(11, SeriesSource::Printed, printed());
         assert_eq!(left(&all).0, ["loss"], "the return comes from the file");
@@ -324,13 +327,18 @@ mod tests {
     fn arbiter_1_reported_values_always_win() {
         let mut bench = Bench::new();
         let printed = || metrics(Some(5), &[("reward", 1.0), ("loss", 0.5)]);
-        assert_eq!(left(&bench.admit(0, SeriesSource::Declared, printed())), (vec!["loss", "reward"], Some(5)));
+        assert_eq!(
+            left(&bench.admit(0, SeriesSource::Declared, printed())),
+            (vec!["loss", "reward"], Some(5))
+        );
         let returns = Returns::of(1.0);
         let counters = Counters { env_step: 8, returns, ..Counters::default() };
         bench.arbiter.reported(&RankEvent::Counters(counters), bench.begin + Duration::from_secs(99));
         let all = bench.admit(100, SeriesSource::Declared, printed());
         assert_eq!(left(&all), (vec!["loss"], None));
-        let Some(RecordEvent::Metrics { counter: Some(counter), .. }) = all.first() else { panic!("{all:?}") };
+        let Some(RecordEvent::Metrics { counter: Some(counter), .. }) = all.first() else {
+            panic!("{all:?}")
+        };
         assert_eq!(counter.at, 5.0, "the place of its own values");
         let mut bar = metrics(None, &[]);
         let RecordEvent::Metrics { progress, .. } = &mut bar else { unreachable!() };
@@ -374,7 +382,10 @@ mod tests {
         bench.admit(100, SeriesSource::Printed, metrics(None, &[("rollout/ep_rew_mean", 1.0), ("x", 1.0)]));
         assert_eq!(bench.arbiter.summary(at(&bench, 110), false), None, "too early");
         let text = bench.arbiter.summary(at(&bench, 130), false).unwrap();
-        assert!(text.contains("return = rollout/ep_rew_mean") && text.contains("metrics.names.return"), "{text}");
+        assert!(
+            text.contains("return = rollout/ep_rew_mean") && text.contains("metrics.names.return"),
+            "{text}"
+        );
         assert_eq!(bench.arbiter.summary(at(&bench, 200), true), None, "once");
     }
 }

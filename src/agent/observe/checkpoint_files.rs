@@ -267,7 +267,9 @@ impl CheckpointSearch {
                         true => todo.push((path, depth + 1)),
                         false => self.complete = false,
                     }
-                } else if kind.is_file() && !self.found.contains_key(&path) && is_named_so(&path)
+                } else if kind.is_file()
+                    && !self.found.contains_key(&path)
+                    && is_named_so(&path)
                     && let Ok(data) = entry.metadata()
                 {
                     self.add(&path, &data);
@@ -314,7 +316,8 @@ mod tests {
     #[test]
     fn checkpoint_1_names_decide() {
         let named = |path: &str| is_named_so(Path::new(path));
-        for path in ["/w/a.pt", "/w/a.zip", "/w/x.ckpt.tmp", "/w/.m.pth.1", "/w/checkpoint-20/optimizer.bin"] {
+        for path in ["/w/a.pt", "/w/a.zip", "/w/x.ckpt.tmp", "/w/.m.pth.1", "/w/checkpoint-20/optimizer.bin"]
+        {
             assert!(named(path), "{path}");
         }
         for path in ["/w/a.py", "/w/pt", "/w/events.out.tfevents.1", "/w/checkpoint-20", "/w/ckpt/log.txt"] {
@@ -355,7 +358,12 @@ mod tests {
         write(at("checkpoint-20/a.safetensors"), "123").unwrap();
         let later = SystemTime::now() + Duration::from_secs(5);
         write(at("logs/ppo/best.zip"), "1234").unwrap();
-        std::fs::File::options().write(true).open(at("logs/ppo/best.zip")).unwrap().set_modified(later).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(at("logs/ppo/best.zip"))
+            .unwrap()
+            .set_modified(later)
+            .unwrap();
         let (found, complete) = files.find().unwrap();
         assert_eq!(names(&found, made.path()), ["checkpoint-20", "logs/ppo/best.zip"]);
         assert_eq!(found.iter().map(|file| file.bytes).collect::<Vec<_>>(), [8, 4]);

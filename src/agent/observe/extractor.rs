@@ -196,14 +196,16 @@ impl MetricExtractor {
 
     fn add(&mut self, reading: &Reading, now: Instant) {
         let names = || reading.values.iter().map(|(name, _)| name.as_str());
-        let value = |name: &str| reading.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+        let value =
+            |name: &str| reading.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
         let counted = |meaning: Meaning| {
             let name = self.meanings.best(meaning, names())?;
             let at = value(name).filter(|at| (0.0..STEP).contains(at))?;
             Some((meaning, name.to_owned(), at))
         };
-        let counter =
-            counted(Meaning::Step).or_else(|| counted(Meaning::Epoch)).or_else(|| counted(Meaning::Iteration));
+        let counter = counted(Meaning::Step)
+            .or_else(|| counted(Meaning::Epoch))
+            .or_else(|| counted(Meaning::Iteration));
         if let Some((meaning, name, at)) = counter {
             let unit = meaning.key().to_owned();
             let total = reading.totals.iter().find(|(known, _)| *known == name).map(|(_, total)| *total);
@@ -364,12 +366,18 @@ mod tests {
 
     #[test]
     fn forms_are_recognized_without_a_declaration() {
-        let all = recognized(&["global_step=100, episodic_return=10.0", "global_step=180, episodic_return=[30.]"]);
+        let all =
+            recognized(&["global_step=100, episodic_return=10.0", "global_step=180, episodic_return=[30.]"]);
         assert_eq!((all.env_step, all.values), (Some(180), named(&[("charts/episodic_return", 20.0)])));
         let all = recognized(&["{'loss': '5.993', 'learning_rate': '4.9e-05', 'epoch': 0.1}"]);
         assert_eq!(all.values, named(&[("learning_rate", 4.9e-5), ("loss", 5.993)]));
         assert_eq!(all.counter, Some(ShownCounter { unit: "epoch".into(), at: 0.1 }));
-        let all = recognized(&["| rollout/ | |", "|    ep_rew_mean | 21.3 |", "| time/ | |", "|    total_timesteps | 2048 |"]);
+        let all = recognized(&[
+            "| rollout/ | |",
+            "|    ep_rew_mean | 21.3 |",
+            "| time/ | |",
+            "|    total_timesteps | 2048 |",
+        ]);
         assert_eq!((all.env_step, all.values), (Some(2048), named(&[("rollout/ep_rew_mean", 21.3)])));
     }
 
@@ -412,7 +420,10 @@ mod tests {
     #[test]
     fn counters_with_an_end_are_progress() {
         for (line, expected) in [
-            ("fps step: 9 fps total: 8 epoch: 3/500 frames: 49152/8000000", (49_152, Some(8_000_000), "step")),
+            (
+                "fps step: 9 fps total: 8 epoch: 3/500 frames: 49152/8000000",
+                (49_152, Some(8_000_000), "step"),
+            ),
             ("Epoch [3/10], Loss: 0.5", (3, Some(10), "epoch")),
         ] {
             let progress = recognized(&[line]).progress.unwrap();

@@ -48,7 +48,14 @@ struct Row {
 
 impl Default for LineSplitter {
     fn default() -> LineSplitter {
-        LineSplitter { rows: [Row::default()].into(), at: 0, newlines: 0, next: 0, escape: Vec::new(), calm: 0 }
+        LineSplitter {
+            rows: [Row::default()].into(),
+            at: 0,
+            newlines: 0,
+            next: 0,
+            escape: Vec::new(),
+            calm: 0,
+        }
     }
 }
 
@@ -165,7 +172,11 @@ impl LineSplitter {
             ([_, b'[', count @ ..], b'A' | b'B' | b'E' | b'F') => {
                 let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(1);
                 self.escape.clear();
-                if matches!(byte, b'A' | b'F') { self.up(count) } else { self.down(count) }
+                if matches!(byte, b'A' | b'F') {
+                    self.up(count)
+                } else {
+                    self.down(count)
+                }
                 if matches!(byte, b'E' | b'F') {
                     self.restart();
                 }
@@ -207,7 +218,6 @@ impl LineSplitter {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,7 +242,10 @@ mod tests {
         assert_eq!(split(&[b"\xff\n"]), ["\u{fffd}"]);
         let long = vec![b'x'; LINE_BYTES * 3];
         assert_eq!(split(&[&long, b"\ny\n"]), [&"x".repeat(LINE_BYTES), "y"]);
-        assert_eq!(split(&[b"\x1b[1;31mred\x1b[0m\n\x1b", b"[2Kx\n\x1b"]), ["\x1b[1;31mred\x1b[0m", "\x1b[2Kx", "\x1b"]);
+        assert_eq!(
+            split(&[b"\x1b[1;31mred\x1b[0m\n\x1b", b"[2Kx\n\x1b"]),
+            ["\x1b[1;31mred\x1b[0m", "\x1b[2Kx", "\x1b"]
+        );
     }
 
     /// Two bars of tqdm below each other, in whatever pieces they are read.

@@ -304,7 +304,8 @@ impl LoggedRow {
             (0.0..STEP).contains(at).then_some((meaning, *at))
         };
         let step = counted(Meaning::Step);
-        let counter = counted(Meaning::Epoch).or_else(|| counted(Meaning::Iteration)).filter(|_| step.is_none());
+        let counter =
+            counted(Meaning::Epoch).or_else(|| counted(Meaning::Iteration)).filter(|_| step.is_none());
         let counter = counter.map(|(meaning, at)| ShownCounter { unit: meaning.key().to_owned(), at });
         let mut row = LoggedRow { counter, ..LoggedRow::default() };
         row.values.env_step = step.map(|(_, at)| at as u64);
@@ -423,7 +424,6 @@ fn follow(file: &mut File, from: u64, mut each: impl FnMut(EventRecord<'_>)) -> 
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,7 +446,8 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         let start = |path: PathBuf, sender: std::sync::mpsc::Sender<RecordEvent>| {
             let sources = MetricSources { folder: Some(path), ..MetricSources::default() };
-            MetricFileTailer::start_with(sources, Duration::ZERO, move |event| drop(sender.send(event))).unwrap()
+            MetricFileTailer::start_with(sources, Duration::ZERO, move |event| drop(sender.send(event)))
+                .unwrap()
         };
         let follower = start(folder.path().join("runs"), sender.clone());
         for _ in 0..2 {
@@ -532,7 +533,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut events = File::create(folder.path().join("events.out.tfevents.1.h")).unwrap();
         let mut rows = File::create(folder.path().join("progress.csv")).unwrap();
-        std::fs::write(folder.path().join("events.out.tfevents.2.other"), event(9, "other/run", 1.0)).unwrap();
+        std::fs::write(folder.path().join("events.out.tfevents.2.other"), event(9, "other/run", 1.0))
+            .unwrap();
         events.write_all(&event(5, "held/by_this", 0.5)).unwrap();
         rows.write_all(b"time/total_timesteps,held/rows,time/iterations\n2048,21.5,1\n").unwrap();
         let pid = std::process::id();
@@ -563,7 +565,9 @@ mod tests {
 
     #[test]
     fn many_rows_are_merged_into_few_records() {
-        let rows = (0..1000).map(|step| LoggedRow::of(&[("step".into(), f64::from(step)), ("a".into(), 1.0)], &Meanings::default()));
+        let rows = (0..1000).map(|step| {
+            LoggedRow::of(&[("step".into(), f64::from(step)), ("a".into(), 1.0)], &Meanings::default())
+        });
         let thinned = thinned(rows.collect());
         assert_eq!((thinned.len(), thinned.last().unwrap().values.env_step), (STEPS, Some(999)));
         assert!(super::thinned(Vec::new()).is_empty());

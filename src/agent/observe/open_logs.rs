@@ -19,7 +19,8 @@ const PROCESSES: usize = 32;
 const DESCRIPTORS: usize = 256;
 /// Names of files with rows of values, without their endings.
 const ROWS: [&str; 11] = [
-    "progress", "metrics", "scalars", "result", "results", "log", "logs", "train", "training", "history", "stats",
+    "progress", "metrics", "scalars", "result", "results", "log", "logs", "train", "training", "history",
+    "stats",
 ];
 
 /// Device and inode of a file.
@@ -45,7 +46,8 @@ impl LogKind {
         }
         let (stem, ending) = name.rsplit_once('.')?;
         let stem = stem.to_ascii_lowercase();
-        let is_rows = ROWS.contains(&stem.as_str()) || stem.starts_with("progress") || stem.ends_with("metrics");
+        let is_rows =
+            ROWS.contains(&stem.as_str()) || stem.starts_with("progress") || stem.ends_with("metrics");
         match ending {
             "csv" if is_rows => Some(LogKind::Csv),
             "json" | "jsonl" | "ndjson" if is_rows => Some(LogKind::JsonLines),
@@ -76,7 +78,11 @@ pub(super) struct OpenLog {
 
 /// Finds the logs that the processes of a rank hold open for writing. `launched`: what is older was written by
 /// another program.
-pub(super) fn find(root: ProcessKey, is_known: impl Fn(FileKey) -> bool, launched: SystemTime) -> Vec<OpenLog> {
+pub(super) fn find(
+    root: ProcessKey,
+    is_known: impl Fn(FileKey) -> bool,
+    launched: SystemTime,
+) -> Vec<OpenLog> {
     if proc::stat(root.pid).is_none_or(|stat| stat.start != root.start) {
         return Vec::new();
     }
@@ -85,12 +91,14 @@ pub(super) fn find(root: ProcessKey, is_known: impl Fn(FileKey) -> bool, launche
         let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for entry in folder.flatten().take(DESCRIPTORS) {
             let path = entry.path();
-            let Some(kind) = std::fs::read_link(&path).ok().and_then(|link| LogKind::of(&link.to_string_lossy()))
+            let Some(kind) =
+                std::fs::read_link(&path).ok().and_then(|link| LogKind::of(&link.to_string_lossy()))
             else {
                 continue;
             };
             let Some(number) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let Some(flags) = flags(pid, &number).filter(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY) else {
+            let Some(flags) = flags(pid, &number).filter(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+            else {
                 continue;
             };
             let Some(slot) = OpenFileSlot::take() else { return found };

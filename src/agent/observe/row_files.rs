@@ -105,7 +105,8 @@ impl RowReader {
         let values = match self.kind {
             LogKind::Csv => {
                 let named = self.columns.iter().zip(fields(text));
-                let values = named.filter_map(|(name, field)| Some((name.clone(), field.trim().parse().ok()?)));
+                let values =
+                    named.filter_map(|(name, field)| Some((name.clone(), field.trim().parse().ok()?)));
                 values.filter(|(name, _)| !name.is_empty()).collect()
             }
             LogKind::JsonLines | LogKind::Events => printed::object(text),
@@ -181,7 +182,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let old = "{\"step\": 1, \"loss\": 0.5}\n";
-        std::fs::write(&path, format!("{old}{}", "{\"step\": 2, \"losses\": {\"v\": 0.25}}\nnone\n")).unwrap();
+        std::fs::write(&path, format!("{old}{}", "{\"step\": 2, \"losses\": {\"v\": 0.25}}\nnone\n"))
+            .unwrap();
         let mut reader = RowReader::new(LogKind::JsonLines, old.len() as u64);
         assert_eq!(read(&mut reader, &File::open(&path).unwrap()), ["step=2 losses/v=0.25"]);
     }

@@ -3,8 +3,8 @@
 //! When a log is moved away, whole blocks are cut off its front, and its last bytes are in both files. The
 //! stream has each byte once. Memory is bounded by one piece.
 
-use crate::observe::line_times::{LineTime, LineTimes};
 use crate::observe::line_splitter::{LINE_BYTES, LineSplitter};
+use crate::observe::line_times::{LineTime, LineTimes};
 use crate::observe::logs::line_ends;
 use rankdeck_proto::regular;
 use rankdeck_types::ids::{Generation, Rank};

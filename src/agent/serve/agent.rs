@@ -492,7 +492,10 @@ impl Agent {
             left,
         };
         let (has_grown, grown) = watch::channel(());
-        let checkpoints = CheckpointFiles::start(move || drop(has_grown.send(()))).map_err(thread)?;
+        let checkpoints = CheckpointFiles::start(move || {
+            let _ = has_grown.send(());
+        })
+        .map_err(thread)?;
         let helpers = Helpers::default();
         let notifier = AgentNotifier::new(settings.run.clone(), settings.host.clone(), helpers.clone());
         let (supervisor, outcomes) =

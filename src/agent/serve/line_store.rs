@@ -87,12 +87,7 @@ impl LineStore {
     /// Returns the last non-blank line of a rank.
     pub fn last(&self, rank: Rank) -> Option<String> {
         let lines = &self.kept.get(&rank)?.lines;
-        lines
-            .iter()
-            .rev()
-            .map(|line| line.text.trim_end())
-            .find(|line| !line.is_empty())
-            .map(str::to_owned)
+        lines.iter().rev().map(|line| line.text.trim_end()).find(|line| !line.is_empty()).map(str::to_owned)
     }
 
     /// A queue for a console that attaches; it is fed until it is dropped.
@@ -112,7 +107,8 @@ impl LineStore {
             let mut close = |batch: Option<LineBatch>| messages.extend(batch.map(LineBatch::message));
             for line in kept.lines.iter().skip(skip) {
                 let follows = batch.as_ref().is_some_and(|batch| {
-                    batch.first + batch.lines.len() as u64 == line.number && bytes + line.text.len() < 96 << 10
+                    batch.first + batch.lines.len() as u64 == line.number
+                        && bytes + line.text.len() < 96 << 10
                 });
                 if !follows {
                     close(batch.take());

@@ -25,6 +25,7 @@ use std::ffi::OsString;
 
 /// What the loop is to do.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "few are made, and none is kept")]
 pub(crate) enum LifecycleAction {
     /// Write this record.
     Record(RecordEvent),
@@ -280,10 +281,7 @@ impl Lifecycle {
             Some(StopMode::Clean) => by_itself,
             Some(StopMode::Terminate | StopMode::Kill) => false,
         };
-        vec![
-            LifecycleAction::CollectExitInfo { rank },
-            LifecycleAction::EndOrphans { rank, ident, polite },
-        ]
+        vec![LifecycleAction::CollectExitInfo { rank }, LifecycleAction::EndOrphans { rank, ident, polite }]
     }
 
     fn note_end(&mut self, rank: Rank, abnormal: bool, now: u64) {

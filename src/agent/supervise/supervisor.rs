@@ -7,8 +7,10 @@
 use crate::manifest::Manifest;
 use crate::observe::checkpoint_files::CheckpointFiles;
 use crate::observe::gpu::GpuWatch;
+use crate::open_files;
 use crate::paths::RunPaths;
 use crate::proc::{self, ProcessKey};
+use crate::program::{self, AskStage};
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::groups::Helpers;
 use crate::supervise::guard::{self, Guard, GuardConfig};
@@ -19,8 +21,6 @@ use crate::supervise::process_scan::{self, RunTag, ScanCount, ScanScope, SharedP
 use crate::supervise::spawn::{SpawnResult, Spawner};
 use crate::supervise::terminate::{AskedRank, TerminateRequests};
 use crate::supervise::{groups, libtorch};
-use crate::open_files;
-use crate::program::{self, AskStage};
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec, Survivor};
 use rankdeck_types::experiment::StopSignal;
 use rankdeck_types::ids::{Rank, RunId};

@@ -121,7 +121,8 @@ impl TerminateRequests {
             }
             others.extend(roles.all());
             // ASK-4.
-            others.extend(roles.mains.iter().flat_map(|main| keys_below(main.ident)).chain(keys_below(*root)));
+            others
+                .extend(roles.mains.iter().flat_map(|main| keys_below(main.ident)).chain(keys_below(*root)));
             if !roles.is_alone(*root) {
                 asked.push(TerminatingRank { root: *root, roles, stage: TerminationStage::Mains });
             }
@@ -343,7 +344,9 @@ mod tests {
             assert!(!asked.handles_more, "{script}");
             assert!(asked.spared.len() >= 3, "shell, program and worker: {:?}", asked.spared);
             until("the program has saved", || folder.path().join("saved").exists());
-            until("it has written", || std::fs::read(folder.path().join("saved")).is_ok_and(|it| !it.is_empty()));
+            until("it has written", || {
+                std::fs::read(folder.path().join("saved")).is_ok_and(|it| !it.is_empty())
+            });
             let worker = std::fs::read_to_string(folder.path().join("saved")).unwrap();
             assert_eq!(worker, "0", "{script}: the worker lived");
             requests.follow(asked.followed);

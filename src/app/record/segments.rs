@@ -286,8 +286,13 @@ mod tests {
                 0 => Event::Noticed { text: noise(n) },
                 _ => {
                     let lines = (0..3).map(|line| noise(n * 3 + line)).collect();
-                    let message =
-                        Box::new(AgentMessage::Log { rank: Rank(0), first: n, overwritten: 0, lines, times: Vec::new() });
+                    let message = Box::new(AgentMessage::Log {
+                        rank: Rank(0),
+                        first: n,
+                        overwritten: 0,
+                        lines,
+                        times: Vec::new(),
+                    });
                     Event::AgentMessage { node: NodeRank(0), message }
                 }
             };

@@ -17,10 +17,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Watch and control runs",
         &["home", "attach", "ps", "status", "logs", "explain", "stop", "restart", "wait", "export-metrics"],
     ),
-    (
-        "Results",
-        &["report", "compare", "replay", "tensorboard", "fetch", "eval", "play", "export", "mlflow"],
-    ),
+    ("Results", &["report", "compare", "replay", "tensorboard", "fetch", "eval", "play", "export", "mlflow"]),
     ("Sweeps", &["queue"]),
     ("Hosts", &["gpus", "push"]),
     ("Disk space", &["prune", "rm"]),

@@ -5,7 +5,7 @@
 
 mod commands;
 pub(crate) mod help;
-pub(crate) mod program_words;
+pub mod program_words;
 pub(crate) mod values;
 
 pub(crate) use commands::{

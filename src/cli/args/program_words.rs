@@ -14,7 +14,7 @@ const COMMANDS: [&str; 3] = ["run", "check", "sbatch"];
 const KNOWN: [&str; 9] = ["bash", "sh", "uv", "conda", "mamba", "micromamba", "poetry", "env", "nohup"];
 
 /// Returns the words with `--` before the program, and its interpreter if it is a script.
-pub(crate) fn with_separator(argv: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
+pub fn with_separator(argv: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
     let Some((at, interpreter)) = place_of(&argv, cli) else { return argv };
     let mut words = argv;
     let program = words.split_off(at);

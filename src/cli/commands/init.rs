@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn suggested_metrics_are_valid_keys() {
-        let text: String = METRICS.lines().map(|line| line.trim_start_matches("# ").to_owned() + "\n").collect();
+        let text: String =
+            METRICS.lines().map(|line| line.trim_start_matches("# ").to_owned() + "\n").collect();
         let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
         let metrics: rankdeck_types::experiment::Metrics = table["metrics"].clone().try_into().unwrap();
         assert!(rankdeck_types::metrics::compile(&metrics).is_ok());

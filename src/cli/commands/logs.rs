@@ -380,8 +380,13 @@ mod tests {
     #[test]
     fn logs_end_although_lines_keep_coming() {
         let mut tail = Tail { names: vec!["a".into(), "b".into()], rank: Some(Rank(9)), ..Tail::default() };
-        let log =
-            |first| AgentMessage::Log { rank: Rank(0), first, overwritten: 0, lines: vec!["x".into()], times: Vec::new() };
+        let log = |first| AgentMessage::Log {
+            rank: Rank(0),
+            first,
+            overwritten: 0,
+            lines: vec!["x".into()],
+            times: Vec::new(),
+        };
         for (first, node) in [(0, 0), (1, 0), (0, 1)] {
             assert!(tail.on_message(NodeRank(node), log(first)));
         }

@@ -6,7 +6,7 @@ use crate::app::stderr;
 use crate::cli::args::{PruneArgs, RemovalArgs, RemoveArgs};
 use crate::cli::support::locate::{ListedHosts, LocatedRun, RunLocator, hint_for_missing};
 use crate::cli::support::run_id::{RUNS, own_folder};
-use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all};
+use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all, has_verified_part};
 use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code, prompt, sweep};
 use rankdeck_config::HostsSource;
@@ -107,7 +107,8 @@ fn objection(run_index: &RunIndex, found: &FoundRun) -> Option<Failure> {
     }
     let names = found.hosts();
     let silent = run_index.silent.iter().map(|(index, _)| run_index.hosts[*index].name.clone());
-    let silent: Vec<String> = silent.filter(|host| names.contains(host)).collect();
+    let silent = silent.filter(|host| names.contains(host) && !has_verified_part(found, host));
+    let silent: Vec<String> = silent.collect();
     let unlisted = run_index.missing_hosts(found);
     let missing = [silent.as_slice(), unlisted.as_slice()].concat();
     // The hint for a silent host is the same.

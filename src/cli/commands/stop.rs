@@ -267,14 +267,15 @@ impl StopCheck {
         let lines: Vec<String> = self.lines.iter().map(|line| clean(line)).collect();
         let open: Vec<&str> = self.open.iter().map(String::as_str).collect();
         output.record(|| record(Some(&run.0), open.is_empty(), &open, &lines, self.work.as_ref()));
-        let work = self.work.as_ref().map(|work| clean(&work.describe()));
         if self.open.is_empty() {
+            let mut lines = lines;
             if self.swept || lines.is_empty() {
-                output.outcome(&summary::verified(Some(run), self.verified.len()));
-            } else {
-                lines.iter().for_each(|line| output.outcome(line));
+                lines = vec![summary::verified(Some(run), self.verified.len())];
             }
-            work.iter().for_each(|work| output.outcome(work));
+            if let (Some(line), Some(work)) = (lines.last_mut(), &self.work) {
+                line.push_str(&format!("; {}", clean(&work.describe())));
+            }
+            lines.iter().for_each(|line| output.outcome(line));
             return Ok(code::SUCCESS);
         }
         output.outcome(&format!("{}: run {run}", summary::NOT_VERIFIED));

@@ -103,6 +103,7 @@ impl RunLists {
             entries: entries.collect(),
             silent: silent.collect(),
             left_out: Vec::new(),
+            others: Vec::new(),
         }
         .deduplicated();
         let mut rows: Vec<RunRow> = run_index

@@ -103,14 +103,15 @@ fn hosts_of(run_index: &RunIndex, found: &FoundRun, total: &mut Total) -> Vec<Ho
     let silent =
         |host: &Host| run_index.silent.iter().find(|(index, _)| run_index.hosts[*index].name == host.name);
     let mut hosts = Vec::new();
+    // A part that another host has, as on a shared file system, is copied from there.
+    let has_part = |name: &String| found.parts.iter().any(|(_, part)| part.host == *name);
     for host in run_index.holders(found) {
         match silent(&host) {
+            Some(_) if has_part(&host.name) => {}
             Some((_, error)) => total.lose(error.clone().into()),
             None => hosts.push(host),
         }
     }
-    // A part that another host has is copied from there.
-    let has_part = |name: &String| found.parts.iter().any(|(_, part)| part.host == *name);
     let missing: Vec<String> =
         run_index.missing_hosts(found).into_iter().filter(|name| !has_part(name)).collect();
     if !missing.is_empty() {

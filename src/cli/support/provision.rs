@@ -255,10 +255,10 @@ mod tests {
 
         std::fs::create_dir(root.join("scripts")).unwrap();
         std::fs::write(root.join("scripts/t.py"), "import helper\nimport torch\n").unwrap();
-        let found = imports(root, "scripts/t.py", &[], &|_| true);
-        assert_eq!((found.elsewhere.join(" "), found.beside), ("helper torch".into(), vec!["helper".into()]));
-        let found = imports(root, "scripts/t.py", &[String::new()], &|_| true);
-        assert_eq!((found.elsewhere.join(" "), found.beside.len()), ("torch".into(), 0));
+        let below = imports(root, "scripts/t.py", &[], &|_| true);
+        assert_eq!((below.elsewhere.join(" "), below.beside), ("helper torch".into(), vec!["helper".into()]));
+        let below = imports(root, "scripts/t.py", &[String::new()], &|_| true);
+        assert_eq!((below.elsewhere.join(" "), below.beside.len()), ("torch".into(), 0));
 
         let links = vec![("common".to_owned(), PathBuf::from("../libs"))];
         let warning = left_out(&["pkg/runs".into()], &links, &found.left_out).unwrap();

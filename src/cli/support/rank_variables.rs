@@ -61,7 +61,7 @@ fn is_name_in(line: &str, name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     line.match_indices(name).any(|(at, _)| {
         let (before, after) = (&line[..at], &line[at + name.len()..]);
-        !before.ends_with(is_part) && !(name.ends_with(is_part) && after.starts_with(is_part))
+        !(before.ends_with(is_part) || name.ends_with(is_part) && after.starts_with(is_part))
     })
 }
 
@@ -117,7 +117,7 @@ mod tests {
     fn script_that_is_not_here_is_not_plain() {
         let names = |words: &[&str]| {
             let words = words.iter().map(|word| (*word).to_owned()).collect();
-            let source = ExperimentSource::Command { words, ships: false, metrics: Default::default() };
+            let source = ExperimentSource::Command { words, ships: false };
             let mut draft = load_draft(&HostsSource::Here, &source, &[], |_| RunId("a-1".into())).unwrap();
             decide(&mut draft, &HostsSource::Here, &source);
             draft.experiment.launch.rank_variables

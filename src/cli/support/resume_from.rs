@@ -380,8 +380,7 @@ mod tests {
             run_dir: format!("/w/runs/{run}"),
             files: vec![FileEntry { path: file.to_string(), ..FileEntry::default() }],
         });
-        let run_index =
-            RunIndex { hosts: vec![host("a"), host("b")], entries, silent: Vec::new(), left_out: Vec::new() };
+        let run_index = RunIndex { hosts: vec![host("a"), host("b")], entries, ..RunIndex::default() };
         EarlierRuns { first: host("a"), files: files.collect(), run_index }
     }
 

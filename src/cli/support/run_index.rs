@@ -430,22 +430,27 @@ impl RunIndex {
     }
 
     /// Hosts with files of a run: its own, and those whose directory has parts of others, such as a shared file
-    /// system.
+    /// system. Hosts that do not reply are left out if such a directory has their part.
     pub(crate) fn holders(&self, found: &FoundRun) -> Vec<Host> {
         let names = found.hosts();
         let reports = |index: usize| found.parts.iter().any(|(reporter, _)| *reporter == index);
         let hosts = self.hosts.iter().enumerate();
-        let has_files = |(index, host): &(usize, &Host)| names.contains(&host.name) || reports(*index);
+        let is_replaced = |index: usize, host: &Host| {
+            self.silent.iter().any(|(silent, _)| *silent == index) && has_verified_part(found, &host.name)
+        };
+        let has_files = |(index, host): &(usize, &Host)| {
+            (names.contains(&host.name) || reports(*index)) && !is_replaced(*index, host)
+        };
         hosts.filter(has_files).map(|(_, host)| host.clone()).collect()
     }
 
     /// Names of a run's hosts that are not in the hosts file and whose files no other host has. A part on a
     /// shared file system counts if its agent verified that no process is left.
     pub(crate) fn missing_hosts(&self, found: &FoundRun) -> Vec<String> {
-        let is_here =
-            |name: &str| found.parts.iter().any(|(_, part)| part.host == name && part.digest.proved);
         let mut names = found.hosts();
-        names.retain(|name| !self.hosts.iter().any(|host| host.name == *name) && !is_here(name));
+        names.retain(|name| {
+            !self.hosts.iter().any(|host| host.name == *name) && !has_verified_part(found, name)
+        });
         names
     }
 
@@ -458,6 +463,11 @@ impl RunIndex {
         let few = if self.silent.len() <= print::FEW_HINTS { usize::MAX } else { 1 };
         self.silent.iter().take(few).fold(all, |failure, (_, error)| failure.hint(error.hint.as_str()))
     }
+}
+
+/// Whether a host that replied has the part of this one, whose agent verified that no process is left.
+pub(crate) fn has_verified_part(found: &FoundRun, host: &str) -> bool {
+    found.parts.iter().any(|(_, part)| part.host == host && part.digest.proved)
 }
 
 /// An entry for tests.
@@ -519,6 +529,16 @@ mod tests {
         assert_eq!(missing(vec![part(0, "n0", true), part(1, "n1", true)]), [""; 0]);
         assert_eq!(missing(vec![part(0, "n0", true), part(1, "n1", false)]), ["n1"], "it may run there");
         assert_eq!(missing(vec![part(0, "n0", true)]), ["n1"], "its files are elsewhere");
+        // The nodes are known, and their job has expired.
+        let run_index = RunIndex {
+            hosts: vec![host("login"), host("n0"), host("n1")],
+            entries: vec![part(0, "n0", true), part(1, "n1", false)],
+            silent: vec![(1, HintedError::new("expired", "")), (2, HintedError::new("expired", ""))],
+            ..RunIndex::default()
+        };
+        let runs = run_index.runs();
+        let holders: Vec<String> = run_index.holders(&runs[0]).into_iter().map(|host| host.name).collect();
+        assert_eq!(holders, ["login", "n1"]);
     }
 
     fn entry(run: &str, node: u32, host: &str, state: HostRunState, started: f64) -> RunEntry {
@@ -542,8 +562,7 @@ mod tests {
                 (0, entry("new-1", 1, "a", HostRunState::Running, 2.0)),
                 (1, entry("new-1", 0, "b", HostRunState::Orphaned, 2.0)),
             ],
-            silent: Vec::new(),
-            left_out: Vec::new(),
+            ..RunIndex::default()
         }
     }
 

@@ -279,7 +279,8 @@ fn end_3_crash_at_exit_succeeds_and_restarts_nothing() {
 
 #[test]
 fn stuck_rank_stays_the_culprit_of_those_that_waited() {
-    let timed_out = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation";
+    let timed_out =
+        "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation";
     let mut c = Cluster::launch(2);
     c.all_ready();
     c.pass(2_000);
@@ -308,7 +309,8 @@ fn exception_logged_before_exit_code_0_is_a_warning() {
         if stopping {
             c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
         }
-        let log = "Traceback (most recent call last):\n  File \"/w/t.py\", line 3, in main\nKeyError: 'obs'\ndone";
+        let log =
+            "Traceback (most recent call last):\n  File \"/w/t.py\", line 3, in main\nKeyError: 'obs'\ndone";
         c.exit_of(0, Exit::Code { code: 0 }, stopping);
         let event = RecordEvent::RankExited {
             rank: Rank(1),

@@ -80,7 +80,13 @@ fn sample() -> HostSample {
     let link = LinkSample { name: some(), ..Default::default() };
     HostSample {
         mono_ms: 777_777,
-        ranks: vec![RankSample { wchan: some(), live: some(), page: Some(page()), signals, ..rank_sample(0) }],
+        ranks: vec![RankSample {
+            wchan: some(),
+            live: some(),
+            page: Some(page()),
+            signals,
+            ..rank_sample(0)
+        }],
         gpus: vec![gpu],
         signals: HostSignals { link: Some(link), ..Default::default() },
         ..HostSample::default()

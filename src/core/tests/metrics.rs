@@ -90,7 +90,11 @@ fn bar_is_progress_and_no_value() {
     assert_eq!(RunSummary::from_model(c.model(), c.now).progress.map(|shown| shown.done), Some(20));
     c.event(Event::restart(None));
     c.host_ends(0, true);
-    assert_eq!(c.model().own.as_ref().and_then(|own| own.progress.clone()), None, "of the process that is gone");
+    assert_eq!(
+        c.model().own.as_ref().and_then(|own| own.progress.clone()),
+        None,
+        "of the process that is gone"
+    );
 }
 
 #[test]

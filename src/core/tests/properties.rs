@@ -156,7 +156,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
         1 => prop::collection::vec(prop::collection::vec(any::<(u8, u32)>(), 0..4), 0..30)
-            .prop_map(|places| Event::Recalled { pace: PaceHistory { places } }),
+            .prop_map(|places| Event::Recalled { pace: PaceHistory { places, lines: std::collections::BTreeMap::new() } }),
     ]
 }
 

@@ -378,7 +378,8 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         | RankEvent::Histogram(_)
         | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let (generation, (complete, _)) = (at.generation, super::failure::on_our_clock(ctx, at.node, at.time));
+            let (generation, (complete, _)) =
+                (at.generation, super::failure::on_our_clock(ctx, at.node, at.time));
             let complete = if at.time > 0.0 { complete } else { 0.0 };
             saved(ctx, at, CheckpointModel { path, env_step, train_iter, reason, generation, at: complete });
         }

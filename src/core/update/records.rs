@@ -1,14 +1,14 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
 use super::charts::RankScalars;
-use super::progress::Measured;
 use super::ownership::{self, LaunchFinding};
+use super::progress::Measured;
 use super::{charts, failure, link, policy, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{ChartMarkKind, EventTone};
 use crate::origin;
 use crate::report::ReportBody;
-use crate::run::{EndCause, RunStage};
+use crate::run::EndCause;
 use crate::session::{EventCtx, RecordContext};
 use crate::work::FoundFile;
 use rankdeck_proto::message::{CheckpointFile, Record, RecordEvent, StopMode, Survivor};

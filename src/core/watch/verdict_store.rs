@@ -142,9 +142,8 @@ impl VerdictStore {
         let died = run.views.iter().any(|view| view.died);
         let conditions = &self.conditions;
         self.confirmed.retain(|rank, confirmed| {
-            let stands = |view: &&RankView<'_>| {
-                view.fresh && view.alive() && view.halted_ms().is_none() && !died
-            };
+            let stands =
+                |view: &&RankView<'_>| view.fresh && view.alive() && view.halted_ms().is_none() && !died;
             let Some(view) = run.view(*rank).filter(stands) else { return false };
             let since = confirmed.works_since.filter(|_| program::works(view));
             confirmed.works_since = since.or(program::works(view).then_some(awake_ms));
@@ -262,7 +261,9 @@ impl Debounce {
         for (key, verdict) in found.iter_mut() {
             let known = reported.get(key).filter(|known| known.condition).map(|known| &known.verdict);
             let is_warning = |verdict: &VerdictReport| verdict.severity == Severity::Amber;
-            let Some(known) = known.filter(|known| is_warning(known) && is_warning(verdict)) else { continue };
+            let Some(known) = known.filter(|known| is_warning(known) && is_warning(verdict)) else {
+                continue;
+            };
             if known.reason_code != verdict.reason_code {
                 let place = (*key, verdict.reason_code);
                 let since = before.get(&place).copied().unwrap_or(awake_ms);

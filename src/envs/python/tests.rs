@@ -62,7 +62,7 @@ fn python_2_failures_report_cause_and_location() {
         ("exit", "a step of environment 8 failed: SystemExit: 3", "in step"),
         ("segv", "crashed (SIGSEGV) during a step", "Segmentation fault"),
         ("hang", "did not finish a step within 2s; it is at File", "faulty_env.py"),
-        ("stop", "stopped) did not finish a step within 2s", ""),
+        ("stop", "suspended) did not finish a step within 2s", ""),
     ] {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);

@@ -543,6 +543,7 @@ impl SimHost {
             ranks,
             users: Vec::new(),
             dropped: 0,
+            kills_in_ms: None,
             malformed: 0,
             withheld: 0,
             signals: HostSignals::default(),

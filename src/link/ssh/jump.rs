@@ -63,10 +63,7 @@ pub(super) fn tunnel(
             None => {}
         }
     }
-    Err(SshError::transient(
-        format!("{}: the session with this jump host keeps ending", last.label),
-        "",
-    ))
+    Err(SshError::transient(format!("{}: the session with this jump host keeps ending", last.label), ""))
 }
 
 /// The outcome of a login that several links wait for. A canceled login has none: another link logs in.

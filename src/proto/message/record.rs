@@ -323,8 +323,7 @@ mod tests {
 
     #[test]
     fn metrics_of_other_builds_are_read() {
-        let old =
-            r#"{"event":"metrics","rank":0,"source":"stdout","env_step":5,"values":{"loss":0.5},"skipped":0}"#;
+        let old = r#"{"event":"metrics","rank":0,"source":"stdout","env_step":5,"values":{"loss":0.5},"skipped":0}"#;
         let event: RecordEvent = serde_json::from_str(old).unwrap();
         assert!(matches!(event, RecordEvent::Metrics { counter: None, progress: None, .. }));
         assert_eq!(serde_json::to_string(&event).unwrap(), old, "what is absent is not written");

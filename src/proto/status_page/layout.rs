@@ -152,7 +152,11 @@ pub(super) fn group_arguments(
         address: text(&address),
         port: Some(*port as u16).filter(|port| *port > 0),
         backend: text(&port.to_le_bytes()[2..]),
-        site: sites.iter().find(|(number, _)| number == site).map(|(_, name)| name.clone()).unwrap_or_default(),
+        site: sites
+            .iter()
+            .find(|(number, _)| number == site)
+            .map(|(_, name)| name.clone())
+            .unwrap_or_default(),
         contradicting: VARIABLES.iter().enumerate().filter_map(named).collect(),
     })
 }

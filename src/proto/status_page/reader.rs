@@ -391,7 +391,9 @@ mod tests {
 
     #[test]
     fn zero_time_of_a_torn_page_is_no_time() {
-        use crate::status_page::{CollectiveOp, Dtype, StatusPageReader, StatusPageWriter, monotonic_ns, tag};
+        use crate::status_page::{
+            CollectiveOp, Dtype, StatusPageReader, StatusPageWriter, monotonic_ns, tag,
+        };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let mut writer = StatusPageWriter::create(&path, 0, 0).unwrap();

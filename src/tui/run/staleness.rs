@@ -61,7 +61,9 @@ fn eta(goal: Option<u64>, done: u64, per_s: Option<f64>) -> Option<f64> {
 /// steps. How often it shows them is its own affair, so it never counts as stalled.
 fn own_figures(model: &Model, now: Timestamp) -> Option<RunFigures> {
     let own = model.own.as_ref()?;
-    let late = |age: u64, gap_ms: u64| Some(age).filter(|age| !is_over(model) && *age > OWN_LATE_MS.max(gap_ms.saturating_mul(2)));
+    let late = |age: u64, gap_ms: u64| {
+        Some(age).filter(|age| !is_over(model) && *age > OWN_LATE_MS.max(gap_ms.saturating_mul(2)))
+    };
     let steps = own.env_step.map(|done| {
         let (goal, per_s) = (model.run.total_steps.filter(|goal| *goal > 0), own.steps_per_s);
         let late_ms = late(own.since(now), 0);
@@ -258,7 +260,10 @@ mod tests {
         assert_eq!((late.late_ms, late.eta_s, late.stalled), (Some(20_000), None, false));
         model.run.total_steps = Some(1000);
         let steps = figures(&model, Timestamp(15_000)).unwrap();
-        assert_eq!((steps.done, steps.goal, steps.unit.as_str(), steps.eta_s), (500, Some(1000), "steps", Some(50.0)));
+        assert_eq!(
+            (steps.done, steps.goal, steps.unit.as_str(), steps.eta_s),
+            (500, Some(1000), "steps", Some(50.0))
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! - PLAIN-1: a run of one rank that is to be an ordinary process has none of torchrun's variables. A run that
 //!   shrinks to one rank keeps them.
 
-use super::{Plan, PlannedBackend, PlannedHost, PlannedRank};
+use super::{Plan, PlannedBackend, PlannedRank};
 use crate::ids::{Generation, LocalRank, Rank, RunId};
 use crate::template::{self, RankValues};
 use crate::variables::{self, PassedVariables, RequestedVariables};

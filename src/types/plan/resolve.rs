@@ -99,7 +99,7 @@ impl PlanDraft {
         if self.hosts.is_empty() {
             problem("no hosts".into(), "add a `[[host]]` to the hosts file", "host".into());
         } else if self.members().next().is_none() {
-            problem("every host is excluded".into(), "leave at least one host in", "host".into());
+            problem("every host is excluded".into(), "exclude fewer hosts", "host".into());
         }
         if !probes.is_empty() && probes.len() != self.hosts.len() {
             let (known, all) = (probes.len(), self.hosts.len());

@@ -133,7 +133,7 @@ fn troubleshooting_lists_every_reason() {
             None => parts.push((row.kind.name(), vec![cells])),
         }
     }
-    let head = ["reason", "meaning", "what to do"];
+    let head = ["reason code", "meaning", "what to do"];
     let parts: Vec<(&str, String)> =
         parts.into_iter().map(|(kind, rows)| (kind, table(head, rows))).collect();
     check_parts("docs/troubleshooting.md", &parts);

@@ -3,6 +3,7 @@
 use super::{files, read, repository};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The words of a command line as documents write it: up to a pipe, a redirection or a comment.
@@ -49,7 +50,10 @@ fn command_in_document_parses() {
         for line in commands(&std::fs::read_to_string(&page).unwrap()) {
             let words = words(&line);
             let named = words.get(1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
-            let error = match rankdeck::cli::args::Cli::command().try_get_matches_from(&words) {
+            let cli = rankdeck::cli::args::Cli::command();
+            let given = words.iter().map(OsString::from).collect();
+            let given = rankdeck::cli::args::program_words::with_separator(given, &cli);
+            let error = match cli.try_get_matches_from(given) {
                 Err(error) if named => error,
                 _ => continue,
             };

@@ -3,8 +3,8 @@
 use super::{check_parts, read, repository, table};
 use crate::support::{Bench, Console};
 use rankdeck_proto::message::{
-    Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, LoggedHistogram, LoggedImage,
-    RankEvent,
+    Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, LoggedHistogram,
+    LoggedImage, RankEvent,
 };
 use rankdeck_types::ids::{Generation, Rank};
 use serde_json::{Value, json};

@@ -265,6 +265,7 @@ fn rank_long_inside_a_collective_is_asked_as_blocked() {
             gpu_share: None,
             page: Some(PageSample { collective, ..PageSample::default() }),
             signals: Default::default(),
+            live: String::new(),
         };
         HostSample { ranks: vec![rank], ..HostSample::default() }
     };

@@ -689,7 +689,9 @@ fn setup_hint(key: &str, error: &str) -> &'static str {
             "create it with `python3 -m venv DIR` on that host, or fix `venv`; relative paths start at `workdir`"
         }
         "conda" => "list the environments with `conda env list` on that host, or use `venv` or `prelude`",
-        "uv" => "install uv on that host (`pip install uv`), or set `venv` to an existing virtual environment",
+        "uv" => {
+            "install uv on that host (`pip install uv`), or set `venv` to an existing virtual environment"
+        }
         "modules" => {
             "list the modules with `module avail` in a login shell; define the command in `prelude` if it is missing"
         }

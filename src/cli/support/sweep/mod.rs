@@ -530,8 +530,9 @@ impl Sweep {
                 variants.push(variant);
             }
         }
-        let header =
-            ["VARIANT", "TRIALS", "IQM", "95% INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
+        let header = ["VARIANT", "TRIALS", "IQM", "95% INTERVAL", "LEAST", "MOST", "STEPS"]
+            .map(str::to_owned)
+            .to_vec();
         let rows = variants.into_iter().map(|variant| {
             let trials: Vec<&Trial> = self.trials.iter().filter(|trial| trial.variant() == variant).collect();
             // A failed run has no score.
@@ -595,6 +596,7 @@ fn program_view(own: &Experiment) -> Option<String> {
         lease_s: _,
         stop_grace_s: _,
         stop_limit_s: _,
+        stop_signal: _,
         master_addr,
         master_port,
     } = own.filled_launch();
@@ -876,7 +878,9 @@ mod tests {
         trial.on_line(&serde_json::json!({"kind": "run_started", "run": "r"}));
         trial.on_line(&serde_json::json!({"kind": "progress", "env_step": 7, "return_last_100": 3.5, "return_mean": 1.0}));
         assert_eq!((trial.score(), trial.env_step, label(&trial.variant()).as_str()), (Some(3.5), 7, "a=1"));
-        trial.on_line(&serde_json::json!({"kind": "metrics", "env_step": 9, "return_mean": 4.5, "progress": null}));
+        trial.on_line(
+            &serde_json::json!({"kind": "metrics", "env_step": 9, "return_mean": 4.5, "progress": null}),
+        );
         assert_eq!((trial.score(), trial.env_step), (Some(4.5), 9));
         trial.on_line(&serde_json::json!({"kind": "eval", "return_mean": 9.0}));
         trial.end(0);

@@ -207,9 +207,7 @@ pub(crate) fn drift(drift: &WeightDrift) -> Assessment {
         DriftConfidence::Rounding | DriftConfidence::InPart | DriftConfidence::Seldom => {
             (Severity::Amber, Certainty::Possible)
         }
-        DriftConfidence::BeganApart | DriftConfidence::NeverExchanged => {
-            (Severity::Amber, Certainty::Likely)
-        }
+        DriftConfidence::BeganApart | DriftConfidence::NeverExchanged => (Severity::Amber, Certainty::Likely),
     };
     Assessment { severity, certainty, reason: Reason::WeightsDiffer }
 }
@@ -217,5 +215,8 @@ pub(crate) fn drift(drift: &WeightDrift) -> Assessment {
 /// Assesses a learning problem.
 pub(crate) fn learning(issue: &LearningIssue) -> Assessment {
     let is_nan = issue.reason == Reason::Nan;
-    Assessment::usual(if is_nan { Certainty::Proved(Proof::Reported) } else { Certainty::Possible }, issue.reason)
+    Assessment::usual(
+        if is_nan { Certainty::Proved(Proof::Reported) } else { Certainty::Possible },
+        issue.reason,
+    )
 }

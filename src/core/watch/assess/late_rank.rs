@@ -90,8 +90,7 @@ fn progresses(view: &RankView<'_>) -> bool {
 /// Whether two inspections in a row saw its main thread in the same functions, libraries included: most programs
 /// leave their loop to one.
 fn same_functions(view: &RankView<'_>) -> bool {
-    view.functions_before().is_some()
-        && view.inspection().and_then(main_functions) == view.functions_before()
+    view.functions_before().is_some() && view.inspection().and_then(main_functions) == view.functions_before()
 }
 
 /// Whether a new inspection would show more: the rank has done something since the latest one, or the sleep
@@ -396,7 +395,8 @@ impl<'a> LateRankCheck<'a> {
         }
         // A program without phases may work for any time. The kernel counts a wait for a core only when it
         // ends, so a rank that gets no core at all is only seen ready to run.
-        if phase.is_none() && !self.spent && (self.polls_a_lock() || program::moves(view, self.limits.rank0)) {
+        if phase.is_none() && !self.spent && (self.polls_a_lock() || program::moves(view, self.limits.rank0))
+        {
             return Some(expected);
         }
         // Only an inspection shows when a sleep ends, and one from before the rank did something is stale.

@@ -31,7 +31,9 @@ pub(crate) fn suspects(run: &RunView<'_>, pattern: &WaitPattern) -> Vec<Rank> {
             one.chain(also.iter().copied().take(3)).collect()
         }
         WaitPattern::Disagree { what, .. } => what.odd.iter().copied().take(3).chain([what.other]).collect(),
-        WaitPattern::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(inspections::MOST).collect(),
+        WaitPattern::Ring { ring, .. } => {
+            ring.iter().map(|(rank, _)| *rank).take(inspections::MOST).collect()
+        }
         WaitPattern::Inside { members, waited_ms, .. } if *waited_ms >= INSIDE_MS => {
             members.iter().copied().take(inspections::MOST).collect()
         }

@@ -83,8 +83,7 @@ impl Call<'_> {
             Some(port).filter(|_| self.given.port != other.given.port)
         };
         let size = || Some(format!("world size {}", self.size)).filter(|_| self.size != other.size);
-        let backend =
-            || Some(format!("backend {}", self.backend)).filter(|_| self.backend != other.backend);
+        let backend = || Some(format!("backend {}", self.backend)).filter(|_| self.backend != other.backend);
         let parts = [address(), port(), size(), backend()];
         format!("with {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
@@ -121,7 +120,8 @@ pub(crate) fn find_mismatch(run: &RunView<'_>) -> Option<ArgumentMismatch> {
             calls.iter_mut().for_each(|call| call.backend = "");
         }
         let found = different_groups(run.model, &calls).or_else(|| same_rank(run.model, &calls));
-        let found = found.or_else(|| too_large(run, &calls)).or_else(|| against_the_plan(run.model, &calls))?;
+        let found =
+            found.or_else(|| too_large(run, &calls)).or_else(|| against_the_plan(run.model, &calls))?;
         let waiting: Vec<&RankView<'_>> = run.views.iter().filter(|view| waits(view)).collect();
         let age = |view: &&RankView<'_>| view.page().map_or(0, |page| page.phase_age_ms);
         Some(ArgumentMismatch {
@@ -152,8 +152,7 @@ pub(crate) fn deviation(model: &Model, rank: Rank) -> Option<String> {
     let found = model.ranks.get(rank.index())?;
     let page = found.sample.as_ref()?.page.as_ref().filter(|page| page.phase == Phase::Rendezvous)?;
     let given = page.group_arguments.as_ref()?;
-    let call =
-        Call { rank, given, size: given.world_size?, address: String::new(), backend: &given.backend };
+    let call = Call { rank, given, size: given.world_size?, address: String::new(), backend: &given.backend };
     let number = given.rank.filter(|number| *number != rank.0 && call.size as usize == model.ranks.len())?;
     let site = if given.site.is_empty() { String::new() } else { format!(" at {}", given.site) };
     Some(format!("{}{site}", as_rank(number, call.variable(model).as_ref())))
@@ -305,10 +304,9 @@ fn against_the_plan(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatc
         let variable = call.variable(model);
         // A group of more ranks than there are has processes that the ranks start themselves.
         let (mine, theirs) = match (call.given.rank, call.size as usize) {
-            (Some(rank), size) if size == total && rank != call.rank.0 => (
-                as_rank(rank, variable.as_ref()),
-                format!("rankdeck started it as rank {}", call.rank),
-            ),
+            (Some(rank), size) if size == total && rank != call.rank.0 => {
+                (as_rank(rank, variable.as_ref()), format!("rankdeck started it as rank {}", call.rank))
+            }
             (_, size) if size < total => {
                 (format!("with world size {size}"), format!("the run has {total} ranks"))
             }

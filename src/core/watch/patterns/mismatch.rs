@@ -207,7 +207,8 @@ fn prove(
     seq: u64,
 ) -> Option<Proof> {
     let both = [mine, theirs];
-    let is_inside = |view: &RankView<'_>| view.call_in(group).is_some_and(|call| call.inside && call.seq == seq);
+    let is_inside =
+        |view: &RankView<'_>| view.call_in(group).is_some_and(|call| call.inside && call.seq == seq);
     if both.iter().all(|(_, step)| step.counted) {
         Some(Proof::Reported)
     } else if both.iter().all(|(view, step)| step.is_known() && is_inside(view)) {

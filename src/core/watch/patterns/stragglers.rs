@@ -86,7 +86,8 @@ fn intervals(histories: &[(Rank, &RankHistory)]) -> Vec<(Vec<u64>, u64)> {
 fn are_in_step(histories: &[(Rank, &RankHistory)], common: &[u64]) -> bool {
     let begun = |history: &RankHistory| -> Vec<u64> {
         let mut all = history.iterations.iter().rev();
-        let seq = |iteration: &u64| all.find(|started| started.train_iter == *iteration).map(|found| found.seq);
+        let seq =
+            |iteration: &u64| all.find(|started| started.train_iter == *iteration).map(|found| found.seq);
         common.iter().filter_map(seq).collect()
     };
     let mut guessed = histories.iter().filter(|(_, history)| history.counted_iterations().is_none());

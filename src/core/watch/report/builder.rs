@@ -203,7 +203,9 @@ fn stack(inspection: &Inspection) -> Vec<String> {
     frames
         .filter(|frame| !frame.is_of_hook())
         .enumerate()
-        .filter(|(depth, frame)| (*depth < TOP_FRAMES && !is_of_rust(frame)) || frame.owner() != FrameOwner::System)
+        .filter(|(depth, frame)| {
+            (*depth < TOP_FRAMES && !is_of_rust(frame)) || frame.owner() != FrameOwner::System
+        })
         .take(FRAMES)
         .map(|(_, frame)| {
             let place = match (&frame.file, frame.line) {

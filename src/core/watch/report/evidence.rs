@@ -27,7 +27,9 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
         Finding::Halted { rank, reason, halted_ms } => halted(run, *rank, *reason, *halted_ms),
         Finding::LateRank { late, assessment } => late_rank(run, late, *assessment),
         Finding::Mismatch { mismatch: what, waited_ms } => mismatch(run, what, *waited_ms),
-        Finding::OrderDeadlock { ring, waited_ms, is_proved } => order_deadlock(run, ring, *waited_ms, *is_proved),
+        Finding::OrderDeadlock { ring, waited_ms, is_proved } => {
+            order_deadlock(run, ring, *waited_ms, *is_proved)
+        }
         Finding::InsideCollective { members, seq, waited_ms, severity } => {
             inside_collective(run, members, *seq, *waited_ms, *severity)
         }
@@ -319,10 +321,8 @@ fn lossy_network(
         waited_ms,
         ..LateRank::default()
     };
-    let assessment = Assessment {
-        severity: Severity::Amber,
-        ..Assessment::usual(Certainty::Likely, Reason::NetworkLoss)
-    };
+    let assessment =
+        Assessment { severity: Severity::Amber, ..Assessment::usual(Certainty::Likely, Reason::NetworkLoss) };
     let words = words_about(run, &late).into_iter().chain([("where", place.to_owned())]).collect();
     VerdictBuilder {
         form: SentenceForm::Doubtful,

@@ -214,7 +214,9 @@ fn rank_against_the_plan_is_a_warning_while_others_import() {
     c.pass(9_000);
     let found = |c: &Cluster| {
         let all = verdicts(c);
-        all.into_iter().filter(|verdict| verdict.reason_code == Reason::RendezvousMismatch).collect::<Vec<_>>()
+        all.into_iter()
+            .filter(|verdict| verdict.reason_code == Reason::RendezvousMismatch)
+            .collect::<Vec<_>>()
     };
     assert_eq!(found(&c), []);
     c.pass(3_000);

@@ -499,7 +499,8 @@ fn late_ranks_are_named_at_a_first_barrier() {
     drive(&mut c, 20_000, |rank, now, sample| {
         sample.wchan = "futex_do_wait".into();
         let mut page = hooked(if rank == 0 { seq + 1 } else { seq }, seq, now - since);
-        let call = |op: &str| CollectiveCall { op: op.into(), group: "world".into(), ..CollectiveCall::default() };
+        let call =
+            |op: &str| CollectiveCall { op: op.into(), group: "world".into(), ..CollectiveCall::default() };
         let one = |seq, op| RecentCollective { seq, call: call(op), ..RecentCollective::default() };
         page.recent = (seq - 9..=seq).map(|seq| one(seq, "all_reduce")).collect();
         if rank == 0 {
@@ -509,6 +510,9 @@ fn late_ranks_are_named_at_a_first_barrier() {
         sample.page = Some(page);
     });
     let reported = verdicts(&c);
-    assert!(!reported.is_empty() && reported.iter().all(|verdict| verdict.rank != Some(Rank(0))), "{reported:?}");
+    assert!(
+        !reported.is_empty() && reported.iter().all(|verdict| verdict.rank != Some(Rank(0))),
+        "{reported:?}"
+    );
     assert!(reported.iter().all(|verdict| verdict.reason_code != Reason::ExtraCall), "{reported:?}");
 }

@@ -155,7 +155,7 @@ fn network_replies_count_as_progress_of_reader() {
         sample.wchan = "wait_woken".into();
         main(sample).net_bytes = Some(5_000 + at / 2_000 * 300);
     };
-    red_in_time(&script(0, 12_000, None, &beside), 0, Reason::WaitsForPeer);
+    assert_eq!(reds(&script(0, 90_000, None, &beside)), [(Some(0), Reason::WaitsForPeer)]);
     // It downloads in a thread.
     let loads = |at: u64, sample: &mut RankSample| main(sample).net_bytes = Some(at * 5_000);
     only_expected(&script(0, 60_000, None, &loads));
@@ -421,12 +421,8 @@ fn library_loop_spins_only_in_the_same_functions() {
                 frame("<module>", "/w/di_run.py".into()),
             ];
             let stack = ThreadStack { tid: 1001, how: StackMethod::Python, frames, ..ThreadStack::default() };
-            let inspection = Inspection {
-                rank: Rank(1),
-                pid: Some(1001),
-                threads: vec![stack],
-                ..Inspection::default()
-            };
+            let inspection =
+                Inspection { rank: Rank(1), pid: Some(1001), threads: vec![stack], ..Inspection::default() };
             c.agents[0].inspections.insert(1, inspection);
             drive(c, 250, |rank, now, sample| {
                 let seq = since / 250;
@@ -457,9 +453,8 @@ fn used_up_budget_makes_stuck_rank_critical() {
 fn watch_3_policy_acts_on_proof_and_never_on_silence() {
     let bounds = |silence_ms| ConfidenceBounds { budget_ms: 600_000, silent_ms: u64::MAX, silence_ms };
     for row in all_reasons() {
-        let after = |found, lasted_ms, silence_ms| {
-            row.policy.proof(found, lasted_ms, bounds(silence_ms)).is_some()
-        };
+        let after =
+            |found, lasted_ms, silence_ms| row.policy.proof(found, lasted_ms, bounds(silence_ms)).is_some();
         let sure = |found, lasted_ms| after(found, lasted_ms, None);
         for hours in 0..100 {
             assert!(!sure(None, hours * 3_600_000), "{}", row.name);

@@ -432,10 +432,7 @@ fn obstacle_is_named_with_line() {
 fn only_environment_workers_are_named_so() {
     let pipe = || Some(Obstacle::Pipe { ends: vec![holder("python train.py", true)], reads: true });
     for (files, reason) in [
-        (
-            vec!["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"],
-            Reason::Pipe,
-        ),
+        (vec!["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"], Reason::Pipe),
         (
             vec!["/site-packages/gymnasium/vector/async_vector_env.py", "/w/train.py"],
             Reason::EnvWorkerDeadlocked,

@@ -295,7 +295,9 @@ fn short_count(n: Option<u64>) -> String {
 fn percent_done(row: &RunRow) -> String {
     match (row.summary.env_step, row.summary.total_steps) {
         (Some(step), Some(target)) if target > 0 => format!("{:.0}%", step as f64 * 100.0 / target as f64),
-        _ => shown(row).and_then(ShownProgress::share).map_or(NONE.into(), |share| format!("{:.0}%", share * 100.0)),
+        _ => shown(row)
+            .and_then(ShownProgress::share)
+            .map_or(NONE.into(), |share| format!("{:.0}%", share * 100.0)),
     }
 }
 

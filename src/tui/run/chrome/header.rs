@@ -199,7 +199,8 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let done = figures.as_ref().map(|figures| figures.done);
     let goal = figures.as_ref().map_or(model.run.total_steps, |figures| figures.goal);
     let over = ctx.live.run.state == RunState::Over;
-    let (unit, label) = figures.as_ref().map_or(("", ""), |figures| (figures.unit.as_str(), figures.label.as_str()));
+    let (unit, label) =
+        figures.as_ref().map_or(("", ""), |figures| (figures.unit.as_str(), figures.label.as_str()));
     let mut groups = vec![match (done, goal) {
         (Some(done), Some(goal)) => {
             let unit = if unit == "steps" || unit.is_empty() { String::new() } else { format!(" {unit}") };

@@ -104,7 +104,11 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
     }
     put(buf, area, 0, Line::from(row));
     let age = own.since(ctx.now);
-    let age = if age > staleness::OWN_LATE_MS { format!("{} ago; ", words::duration_ms(age)) } else { String::new() };
+    let age = if age > staleness::OWN_LATE_MS {
+        format!("{} ago; ", words::duration_ms(age))
+    } else {
+        String::new()
+    };
     let word = format!(" {age}rank {} only, from its {}; not all-reduced", own.rank, own.source);
     put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));
     if let Some(progress) = &own.progress {

@@ -95,8 +95,7 @@ pub fn quit(model: &Model, passing: bool) -> Confirm {
     let leaving = model.run.stopping.is_some() || model.run.state == RunState::Draining;
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
     let mut text = vec![targets(model), format!("{} still running.", words::plural(alive, "rank"))];
-    let mut choices =
-        vec![choice('d', if passing { "quit" } else { "detach" }, Some(ScreenAction::leave()))];
+    let mut choices = vec![choice('d', if passing { "quit" } else { "detach" }, Some(ScreenAction::leave()))];
     if passing {
         text.push("quit: ends the simulation.".into());
         text.push("stop: stops the ranks as in a real run and shows the outcome.".into());

@@ -233,9 +233,7 @@ pub fn set_decoded(view: &mut ViewState, decoded: DecodedPicture) {
 fn absent(model: &Model) -> &'static str {
     match model.plan.as_ref().is_some_and(|plan| plan.is_builtin()) {
         true => "the built-in trainer logs no images; `v` shows its policy",
-        false => {
-            "no images; log them with `rankdeck.image` or a SummaryWriter"
-        }
+        false => "no images; log them with `rankdeck.image` or a SummaryWriter",
     }
 }
 

@@ -349,7 +349,7 @@ fn different_start_with_averaged_gradients_is_a_warning() {
         let apart = Training { rule, seed: 3, seeded: false, own: NONE };
         let found = apart.found(ranks, 40);
         assert_eq!(grounds(&found), Some((DriftConfidence::BeganApart, 0, vec![])), "{:?}", found.drift());
-        assert_eq!(grounds(&apart.found(ranks, 20)), None, "not so soon");
+        assert_eq!(grounds(&apart.found(ranks, 5)), None, "not so soon");
     }
     // One rank alone has loaded a checkpoint.
     let apart = Training { rule: adam, seed: 3, seeded: true, own: NONE }.run(4, 60);

@@ -586,10 +586,8 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
     }
     let withheld = ctx.model.drops.withheld;
     if withheld > 0 && !ctx.model.histograms.is_empty() {
-        let text = format!(
-            "{} histograms or images dropped by the agents: too many",
-            text::count_in(withheld, 7)
-        );
+        let text =
+            format!("{} histograms or images dropped by the agents: too many", text::count_in(withheld, 7));
         groups.push(vec![ctx.s(text, Role::Dim)]);
     }
     fit(ctx, groups, cells)
