@@ -115,7 +115,7 @@ struct DigestBuilder {
     own: BTreeMap<Rank, Counters>,
     /// Ranks whose main program an exception has ended, whatever exit code follows.
     raised: BTreeSet<Rank>,
-    /// Ranks whose main program has returned: how the interpreter exits after that is no failure.
+    /// Ranks whose main program has returned: a crash of the interpreter after that does not count as a failure.
     returned: BTreeSet<Rank>,
     /// When the latest record of the present generation was written.
     last: f64,

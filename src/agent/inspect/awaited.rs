@@ -41,7 +41,7 @@ pub(super) fn sleep_left_ms(pid: u32, call: &SyscallWait) -> Option<u64> {
     by_clock_ms(pid, call).or_else(|| timer_ms(pid, call))
 }
 
-/// Waits for Python's interpreter lock are given up after 5 ms, and are no sleep.
+/// Waits for Python's interpreter lock time out after 5 ms and do not count as sleep.
 const INTERPRETER_LOCK_MS: u64 = 5;
 
 /// The same of a wait for a lock that is given up after a while, as one for the next item of a queue is.

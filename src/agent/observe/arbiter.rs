@@ -6,7 +6,7 @@
 //! - ARBITER-1: values of one meaning, and of one name without a meaning, come from one source. A better one (the
 //!   order of [`SeriesSource`]) takes over within [`TAKEOVER`] of the first value; then the source stays. What the
 //!   program reports itself always takes over.
-//! - ARBITER-2: a name that was only recognized, has no meaning and has not changed its value is no series.
+//! - ARBITER-2: a name that was only recognized, has no meaning and never changed its value is not charted.
 //! - Memory is bounded: [`SERIES`] series.
 
 use rankdeck_proto::message::{Evaluation, RankEvent, RecordEvent};
@@ -45,7 +45,7 @@ impl SeriesSource {
         if source == "tensorboard" { SeriesSource::EventFile } else { SeriesSource::RowFile }
     }
 
-    /// Nobody has declared it.
+    /// It is not declared in `[metrics]`.
     fn is_found(self) -> bool {
         self > SeriesSource::Declared
     }
@@ -82,7 +82,7 @@ pub(crate) struct Arbiter {
     owners: BTreeMap<SeriesKey, Owner>,
     /// First values of names that may be constants; `None` once they have moved.
     first: BTreeMap<String, Option<f64>>,
-    /// When the first value came that nobody declared.
+    /// When the first undeclared value arrived.
     found_at: Option<Instant>,
     is_summarized: bool,
 }
