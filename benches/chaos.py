@@ -7,7 +7,7 @@
 Each sequence launches a run of four ranks, does two to five random things to it (exclude a host, restart in one of the ways there are, kill or
 add a console, add one with a terminal or a pipe that is not read, cut a cable, lag, lose packets, kill or suspend a rank, an agent, or an agent
 with its guard, take away a host's folder of it, stop half of it), and then asks `rankdeck stop`. The seed also chooses the ranks' program (one
-that runs itself, one below `bash run.sh`, one below `python -m launcher`, one below a shell that traps SIGTERM) and whether each host's own name
+that runs itself, one below `bash run.sh`, `| tee`, `timeout` or `python -m launcher`, one below a shell that traps SIGTERM) and whether each host's own name
 resolves to 127.0.1.1 on it. The processes of the run are looked up in /proc of the hosts: those with its tag, and those of its programs.
 Where a host could not be reached, had lost its folder or had a suspended agent, that is mended and a second stop must end everything.
 
@@ -62,6 +62,8 @@ PROGRAMS = dict(
     script=["bash", "/mnt/run.sh"],
     module=["env", "PYTHONPATH=/mnt", "python3", "-m", "launcher"],
     trap=["bash", "/mnt/trap.sh"],
+    pipe=["bash", "-c", "sleep 900 | tee /dev/null"],
+    timeout=["timeout", "--foreground", "1h", "sleep", "900"],
 )
 FILES = {
     # Without a trap, bash ends at once, and its programs stay; one of them has no environment.
@@ -69,6 +71,8 @@ FILES = {
     "launcher.py": "import subprocess, sys\nsys.exit(subprocess.call(['sleep', '900']))\n",
     # SIGTERM does not end it, and one of its programs has left its session.
     "trap.sh": "trap 'echo asked' TERM\nsetsid sleep 902 &\nwhile :; do sleep 900; done\n",
+    # What a restart names as a checkpoint.
+    "saved.pt": "weights\n",
 }
 # Command lines of these programs; what looks for them has another one.
 OF_A_RUN = "[s]leep 90[0-2]|/mnt/(run|trap)[.]sh|[-]m launcher"
@@ -250,6 +254,9 @@ class Sequence:
     def restart_from_scratch(self, _):
         self.hosts.command("restart", self.run, "--from", "scratch", "--yes", bound_s=30)
 
+    def restart_from_path(self, _):
+        self.hosts.command("restart", self.run, "--from", "/mnt/saved.pt", "--yes", bound_s=30)
+
     def restart_stopped(self, _):
         """A run that has ended is started again."""
         self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
@@ -267,6 +274,27 @@ class Sequence:
 
     def restart_palette(self, _):
         self.ask(":restart\r")
+
+    def restart_form(self, _):
+        """`R` on the run screen: the checkpoint that it proposes, and no changed key."""
+        if screen := self.run_screen():
+            screen.send("R")
+            if screen.until("restart with changes"):
+                self.confirm(screen)
+
+    def restart_hosts(self, _):
+        """`H` on the run screen: the last host is excluded, or added again."""
+        if screen := self.run_screen():
+            screen.send("H")
+            if screen.until("hosts of the next generation"):
+                screen.send("G ")
+                self.confirm(screen)
+
+    @staticmethod
+    def confirm(screen):
+        screen.send("\r")
+        if screen.until("restart the run?"):
+            screen.send("y")
 
     def run_screen(self):
         """A run screen that shows the run; None where it does not."""
@@ -390,7 +418,8 @@ class Sequence:
     def wait(self, seconds):
         time.sleep(float(seconds) if self.given else self.random.uniform(0.2, 6))
 
-    RESTARTS = [restart, restart_from_scratch, restart_stopped, restart_screen, restart_palette, restart_line, restart_home, deaf_restart]
+    RESTARTS = [restart, restart_from_scratch, restart_from_path, restart_stopped, restart_screen, restart_form, restart_hosts, restart_palette,
+                restart_line, restart_home, deaf_restart]
 
     OPS = [*RESTARTS, deaf_terminal, deaf_terminal, deaf_pipe, exclude, exclude, kill_console, kill_console, attach, cut, cut, mend, lag, lag, loss, kill_rank, kill_rank, early_stop, wait,
            kill_agent, kill_agent, kill_agent_and_guard, suspend_agent, suspend_rank, forget, forget]
@@ -488,7 +517,7 @@ def play(hosts, seed, given):
             sequence.mend(None)
             hosts.clear()
             second, took, left, output = sequence.stop()
-            result.update(second=second, second_took_s=round(took, 1), left=left, second_output=output)
+            result.update(second=second, second_took_s=round(took, 1), second_left=left, second_output=output)
     except NotBegun as why:
         result.update(first="not begun", took_s=0, output=str(why))
     finally:

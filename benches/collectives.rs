@@ -79,6 +79,7 @@ fn run(rank: u32) {
         backend: BackendKind::Tcp,
         timeout: Duration::from_secs(120),
         interface: None,
+        shared_memory: std::env::var_os("BENCH_STREAMS").is_none(),
         generation: 0,
         secret: GroupSecret::from_hex(&"5e".repeat(32)),
         device: Device::Cpu,

@@ -77,6 +77,7 @@ ITEMS = {
     "ppg-alf": Item("cartpole_ppg", ABOVE_195, worlds=(1, 2)),
     "ppo-pendulum": Item("pendulum_ppo", ABOVE_MINUS_200, worlds=(1, 2)),
     "a2c-pendulum": Item("pendulum_a2c", ABOVE_MINUS_200, worlds=(1, 2)),
+    "td3-pendulum": Item("pendulum_td3", (("the last evaluation of 20 episodes, at 20,000 steps, is at least -160", "last eval", min, -160),)),
     "sac-pendulum": Item("pendulum_sac", (("the last evaluation of 20 episodes, at 20,000 steps, is at least -160", "last eval", min, -160),)),
 }
 

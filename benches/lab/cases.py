@@ -79,7 +79,7 @@ PEOPLE = dict(**THREE, patience=60.0)
 PAIR = dict(nproc=(1, 1), patience=60.0)
 # Alone, a stall is certain only after `init_budget_s` while the run is young.
 ALONE = dict(nproc=(1,), patience=150.0)
-TRACKER, WRITER = {"LAB_BESIDE": "tracker"}, {"LAB_BESIDE": "writer"}
+TRACKER, WRITER, WORKERS = {"LAB_BESIDE": "tracker"}, {"LAB_BESIDE": "writer"}, {"LAB_BESIDE": "workers"}
 
 
 def _healthy(name, program, faults, **more):
@@ -198,8 +198,8 @@ MUST_ALARM = [
     _case("script-port", "ends", "port_taken", fault="port@{rank}:{step}", **SCRIPT),
     _case("script-out-of-memory", "ends", "out_of_memory", fault="out-of-memory@{rank}:{step}", **SCRIPT),
     _case("plain-noise-raise", "ends, without hook", "failed", fault="noise-raise@{rank}:{step}", words=("KeyError",), **PLAIN),
-    _case("replicas-never-sync", "drift", "weights_differ", group=MISMATCH, fault="never-sync@0:{step}", guilty="none", **REPLICAS),
-    _case("replicas-no-sync", "drift", "weights_differ", group=MISMATCH, fault="no-sync@{rank}:{step}", guilty="none", **REPLICAS),
+    _case("replicas-never-sync", "drift", "weights_differ", group=MISMATCH, fault="never-sync@0:{step}", guilty="none", severity="amber", **REPLICAS),
+    _case("replicas-no-sync", "drift", "weights_differ", group=MISMATCH, fault="no-sync@{rank}:{step}", guilty="none", severity="amber", **REPLICAS),
     _case("replicas-own-gradient", "drift", "weights_differ", group=MISMATCH, fault="own-gradient@{rank}:{step}", **REPLICAS),
     _case("replicas-skip-step", "drift", "weights_differ silent_shift", group=MISMATCH, fault="skip-step@{rank}:{step}", **REPLICAS),
     _case("replicas-nan", "drift", "weights_not_finite", group=MISMATCH, fault="nan@{rank}:{step}", guilty="any", **REPLICAS),
@@ -210,6 +210,11 @@ MUST_ALARM = [
     _case("writer-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="cleanrl", environment=WRITER, words=("happenings.py:",), **PEOPLE),
     _case("tracker-polled", "people", "polling", group=SLOW, severity="amber", fault="polled@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **{**PEOPLE, "patience": 55.0}),
     _case("tracker-server", "people", "waits_for_peer", group=SILENT, severity="amber", fault="server@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
+    _case("people-worker-dies", "deeper", "worker_died", group=SILENT, fault="worker_dies@{rank}:{step}", program="cleanrl", environment=WORKERS, words=("happenings.py:", "SIGKILL"), **PEOPLE),
+    _case("people-collector", "deeper", "waits_for_peer", group=SILENT, severity="amber", fault="collects@{rank}:{step}", program="cleanrl", words=("thread collector",), **PEOPLE),
+    _case("people-coroutine", "deeper", "pipe", group=SILENT, fault="judges@{rank}:{step}", program="cleanrl", words=("in verdict",), **PEOPLE),
+    _case("spawned-lock", "deeper", "standstill", group=STALL, fault="lock@1:{step}", program="spawned", guilty="any", words=("of its own", "happenings.py:"), **ALONE),
+    _case("replicas-own-scale", "drift", "normalizers_differ", group=SLOW, severity="amber", fault="own-scale@0:{step}", guilty="none", **REPLICAS),
     _case("sb3-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="sb3", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PAIR),
     _case("loader-lock", "people", "data_loader env_worker_deadlocked lock unknown", group=SILENT, fault="lock@{rank}:{step}", program="loader", **PEOPLE),
@@ -272,6 +277,8 @@ MUST_NOT_ALARM = [
     Quiet("replicas", "drift", 20, program="replicas", nproc=(2, 1)),
     Quiet("replicas-own-noise", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "own-noise"}),
     Quiet("replicas-scaler", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "scaler"}),
+    Quiet("replicas-scale", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "scale"}),
+    Quiet("replicas-batch-norm", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "batch-norm"}),
     Quiet("script-fast", "N15", 20, program="script", nproc=(2, 1), environment={"LAB_MODE": "fast"}),
 ]
 

@@ -11,6 +11,7 @@ SCRIPTS = {
     "cleanrl": ("people/cleanrl.py", "torch, gymnasium, tensorboard"),
     "sb3": ("people/sb3.py", "torch, stable_baselines3"),
     "loader": ("people/loader.py", "torch"),
+    "spawned": ("people/spawned.py", "torch"),
     "lightning": ("people/lightning.py", "torch, pytorch_lightning"),
     "other": ("people/other.py", "torch, gymnasium, ale_py"),
 }

@@ -10,6 +10,25 @@ import torch.distributed as dist
 from script import fault
 
 
+class RunningMeanStd(torch.nn.Module):
+    """Normalizes by what it has seen, or by what all ranks have."""
+
+    def __init__(self, is_shared):
+        super().__init__()
+        self.is_shared = is_shared
+        self.register_buffer("running_mean", torch.zeros(64))
+        self.register_buffer("running_var", torch.ones(64))
+
+    def forward(self, data):
+        seen = torch.stack([data.mean(0), data.var(0)])
+        if self.is_shared:
+            dist.all_reduce(seen)
+            seen /= dist.get_world_size()
+        self.running_mean = 0.99 * self.running_mean + 0.01 * seen[0]
+        self.running_var = 0.99 * self.running_var + 0.01 * seen[1]
+        return (data - self.running_mean) / self.running_var.sqrt()
+
+
 def main():
     name, victim, at = fault()
     mode = os.environ.get("LAB_MODE", "")
@@ -17,6 +36,11 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    norm = torch.nn.Identity()
+    if name == "own-scale" or mode == "scale":
+        norm = RunningMeanStd(is_shared=mode == "scale")
+    elif mode == "batch-norm":
+        norm = torch.nn.BatchNorm1d(64, affine=False)
     noise = torch.nn.Parameter(torch.zeros(64))
     optimiser = torch.optim.Adam([*model.parameters(), *([noise] if mode == "own-noise" else [])], lr=1e-3)
     chance = torch.Generator().manual_seed(1 + rank)
@@ -25,7 +49,7 @@ def main():
         struck = step >= at > 0 and (rank == victim or name == "no-sync")
         if step == at and struck:
             print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
-        loss = (model(torch.randn(32, 64, generator=chance) + noise) - rank).square().mean()
+        loss = (model(norm(torch.randn(32, 64, generator=chance)) + noise) - rank).square().mean()
         optimiser.zero_grad()
         loss.backward()
         for parameter in model.parameters():

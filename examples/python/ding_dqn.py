@@ -1,6 +1,7 @@
 """DI-engine's DQN on CartPole by its task entry point; the lines that end in `# +` report to rankdeck.
 
-Each rank trains a policy of its own, with its rank as the seed: `rankdeck run examples/python/ding_dqn.toml`.
+Each rank trains a policy of its own, with its rank as the seed: `rankdeck run examples/python/ding_dqn.toml`. A restarted
+run resumes model, optimizer and step, on all ranks from those of rank 0; the replay buffer is filled again.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import tempfile
 
 import gym
 import rankdeck  # +
+import torch
 from ding.config import compile_config
 from ding.data import DequeBuffer
 from ding.envs import BaseEnvManagerV2, DingEnvWrapper
@@ -25,6 +27,11 @@ def report(ctx):
     if ctx.last_eval_iter != report.evaluated and ctx.eval_value > -float("inf"):  # +
         report.evaluated = ctx.last_eval_iter  # +
         rankdeck.eval([ctx.eval_value], env_step=ctx.env_step, train_iter=ctx.train_iter)  # +
+        saved = {"policy": report.policy.learn_mode.state_dict(), "env_step": ctx.env_step, "train_iter": ctx.train_iter}
+        torch.save(saved, "dqn.tmp")
+        # An interrupted save leaves the checkpoint before it.
+        os.replace("dqn.tmp", "dqn.pt")
+        rankdeck.checkpoint("dqn.pt", env_step=ctx.env_step, train_iter=ctx.train_iter)  # +
     rankdeck.report(ctx.env_step, train_iter=ctx.train_iter, episodes=ctx.env_episode)  # +
     task.finish = task.finish or rankdeck.should_stop()  # +
 
@@ -39,8 +46,17 @@ def main():
     ding_init(cfg)
     with task.start(async_mode=False, ctx=OnlineRLContext()):
         envs = [BaseEnvManagerV2(env_fn=[lambda: DingEnvWrapper(gym.make("CartPole-v0"))] * 4, cfg=cfg.env.manager) for _ in range(2)]
-        set_pkg_seed(int(os.environ.get("RANK", 0)), use_cuda=cfg.policy.cuda)
-        policy = DQNPolicy(cfg.policy, model=DQN(**cfg.policy.model))
+        rank = int(os.environ.get("RANK", 0))
+        set_pkg_seed(rank, use_cuda=cfg.policy.cuda)
+        policy = report.policy = DQNPolicy(cfg.policy, model=DQN(**cfg.policy.model))
+        resume = os.environ.get("RANKDECK_RESUME")  # +
+        if resume:
+            saved = torch.load(resume)
+            policy.learn_mode.load_state_dict(saved["policy"])
+            task.ctx.env_step, task.ctx.train_iter = saved["env_step"], saved["train_iter"]
+            # Not the same random numbers again.
+            set_pkg_seed(rank + task.ctx.env_step, use_cuda=cfg.policy.cuda)
+            print(f"resumed env_step={task.ctx.env_step}")
         buffer = DequeBuffer(size=cfg.policy.other.replay_buffer.replay_buffer_size)
         task.use(interaction_evaluator(cfg, policy.eval_mode, envs[1]))
         task.use(eps_greedy_handler(cfg))

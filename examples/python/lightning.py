@@ -1,6 +1,6 @@
 """REINFORCE on CartPole-v1 as a LightningModule; the Trainer's DDP strategy averages the gradients of all ranks.
 
-The lines that end in `# +` are what rankdeck adds.
+The lines that end in `# +` are what rankdeck adds. A restarted run resumes model, optimizer, epoch and step.
 """
 import argparse
 import os
@@ -40,9 +40,18 @@ class Reinforce(pl.LightningModule):
         return loss
 
     def on_train_epoch_end(self):
+        self.trainer.save_checkpoint("last.ckpt")
         if self.global_rank == 0:
+            rankdeck.checkpoint("last.ckpt")  # +
             with torch.no_grad():
                 rankdeck.eval([self.play(greedy=True)[0] for _ in range(3)])  # +
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["env_step"] = self.env_step
+
+    def on_load_checkpoint(self, checkpoint):
+        self.env_step = checkpoint["env_step"]
+        print(f"resumed env_step={self.env_step}")
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
@@ -61,7 +70,7 @@ def main():
         max_epochs=args.epochs, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )
     episodes = torch.utils.data.DataLoader(torch.arange(args.episodes * int(os.environ["WORLD_SIZE"])), batch_size=1)
-    trainer.fit(Reinforce(), episodes)
+    trainer.fit(Reinforce(), episodes, ckpt_path=os.environ.get("RANKDECK_RESUME"))  # +
 
 
 if __name__ == "__main__":

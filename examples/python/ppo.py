@@ -1,6 +1,7 @@
 """PPO on CartPole-v1 in one file, in the style of CleanRL: DistributedDataParallel averages the gradients of all ranks.
 
-The lines that end in `# +` are what rankdeck adds; the script runs under torchrun, too.
+The lines that end in `# +` are what rankdeck adds; the script runs under torchrun, too. A restarted run resumes model,
+optimizer, step and the W&B run.
 """
 import argparse
 import os
@@ -29,6 +30,7 @@ def parse_args():
     parser.add_argument("--vf-coef", type=float, default=0.5)
     parser.add_argument("--max-grad-norm", type=float, default=0.5)
     parser.add_argument("--eval-every", type=int, default=10, help="iterations")
+    parser.add_argument("--wandb", metavar="PROJECT", help="log to W&B")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -73,15 +75,30 @@ def main():
     agent = Agent()
     ddp = nn.parallel.DistributedDataParallel(agent)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    torch.manual_seed(args.seed + rank)
-    np.random.seed(args.seed + rank)
+    done, global_step = 0, 0
+    resume = os.environ.get("RANKDECK_RESUME")  # +
+    if resume:
+        saved = torch.load(resume)
+        agent.load_state_dict(saved["agent"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done, global_step = saved["iteration"], saved["global_step"]
+        print(f"resumed global_step={global_step}")
+    if args.wandb and rank == 0:
+        import wandb
+
+        name = os.environ.get("RANKDECK_RUN")
+        wandb.init(project=args.wandb, id=name, name=name, resume="allow", config=vars(args))
+        wandb.define_metric("*", step_metric="global_step")
+    # Not the same random numbers again after a restart.
+    torch.manual_seed(args.seed + rank + 1000 * done)
+    np.random.seed(args.seed + rank + 1000 * done)
 
     envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * args.local_num_envs)
     batch_size = args.local_num_envs * args.num_steps
-    next_obs = torch.tensor(envs.reset(seed=args.seed + 1000 * rank)[0])
+    next_obs = torch.tensor(envs.reset(seed=args.seed + 1000 * rank + done)[0])
     next_done = torch.zeros(args.local_num_envs)
-    running, global_step = np.zeros(args.local_num_envs), 0
-    for iteration in range(1, args.total_timesteps // (batch_size * world_size) + 1):
+    running = np.zeros(args.local_num_envs)
+    for iteration in range(done + 1, args.total_timesteps // (batch_size * world_size) + 1):
         obs, actions, logprobs, rewards, dones, values, returns = [], [], [], [], [], [], []
         for _ in range(args.num_steps):
             obs.append(next_obs)
@@ -125,14 +142,20 @@ def main():
                 optimizer.step()
 
         rankdeck.report(global_step // world_size, {"losses/policy": pg_loss, "losses/value": v_loss}, returns=returns)  # +
+        stop = torch.tensor(float(rankdeck.should_stop()))  # +
+        dist.all_reduce(stop)  # +
         if iteration % args.eval_every == 0 and rank == 0:
             played = evaluate(agent)
             print(f"global_step={global_step}, evaluation={np.mean(played):.1f}")
             rankdeck.eval(played)  # +
-            torch.save(agent.state_dict(), "agent.pt")
+            if args.wandb:
+                wandb.log({"global_step": global_step, "evaluation": np.mean(played)})
+        if (iteration % args.eval_every == 0 or stop > 0) and rank == 0:
+            saved = {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**saved, "iteration": iteration, "global_step": global_step}, "agent.tmp")
+            # An interrupted save leaves the checkpoint before it.
+            os.replace("agent.tmp", "agent.pt")
             rankdeck.checkpoint("agent.pt")  # +
-        stop = torch.tensor(float(rankdeck.should_stop()))  # +
-        dist.all_reduce(stop)  # +
         if stop > 0:  # +
             break  # +
     envs.close()

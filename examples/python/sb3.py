@@ -1,8 +1,10 @@
 """Stable-Baselines3's PPO on CartPole-v1; the policies of all ranks are averaged after every rollout.
 
-The lines that end in `# +` are what rankdeck adds.
+The lines that end in `# +` are what rankdeck adds. A restarted run resumes policy, optimizer and step, on all ranks
+from those of rank 0.
 """
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -40,13 +42,22 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = PPO("MlpPolicy", "CartPole-v1", n_steps=128, batch_size=64, n_epochs=4, seed=dist.get_rank(), device="cpu")
-    for _ in range(args.rounds):
+    env, resume = Monitor(gym.make("CartPole-v1")), os.environ.get("RANKDECK_RESUME")  # +
+    if resume:
+        model = PPO.load(resume, env, device="cpu")
+        # Not the same random numbers again.
+        model.set_random_seed(dist.get_rank() + model.num_timesteps)
+        print(f"resumed num_timesteps={model.num_timesteps}")
+    else:
+        model = PPO("MlpPolicy", env, n_steps=128, batch_size=64, n_epochs=4, seed=dist.get_rank(), device="cpu")
+    while model.num_timesteps < args.timesteps:
         model.learn(args.timesteps // args.rounds, callback=[Average(), Report()], reset_num_timesteps=False)  # +
         if dist.get_rank() == 0:
             returns, lengths = evaluate_policy(model, Monitor(gym.make("CartPole-v1")), 5, return_episode_rewards=True)
             rankdeck.eval(returns, lengths)  # +
-            model.save("model.zip")
+            model.save("model.tmp.zip")
+            # An interrupted save leaves the checkpoint before it.
+            os.replace("model.tmp.zip", "model.zip")
             rankdeck.checkpoint("model.zip")  # +
     dist.destroy_process_group()
 

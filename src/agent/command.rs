@@ -3,6 +3,7 @@
 //! Owner: none. The reader of an answer skips everything before the marker, since login shells print what
 //! they like first.
 
+use crate::drill;
 use crate::entries;
 use crate::examine;
 use crate::files;
@@ -18,10 +19,11 @@ use crate::serve::{
     relay,
 };
 use crate::supervise::guard::{self, GuardConfig};
+use rankdeck_proto::drill::DrillOrder;
 use rankdeck_proto::holders::HolderName;
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use rankdeck_types::words::clean;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -34,9 +36,9 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-const USAGE: &str = "agent start|hold|relay|list|fleet|gpus|free|reach|probe|examine|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
+const USAGE: &str = "agent start|hold|relay|list|fleet|gpus|free|reach|drill|probe|examine|benchmark|unpack|sweep|traces|checkpoints|header|search|files|read|measure|remove; the console runs these commands";
 /// Options without a value.
-const FLAGS: [&str; 4] = ["existing", "lines", "resume", "unproven"];
+const FLAGS: [&str; 5] = ["existing", "lines", "resume", "results", "unproven"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AgentSubcommand {
@@ -55,8 +57,11 @@ enum AgentSubcommand {
     Free(PathBuf, Vec<HolderName>, bool),
     /// The environment of a process, or a signal to it.
     Reach(ProcessKey, Option<i32>),
+    /// Break a rank of a run, or its agent.
+    Drill(PathBuf, DrillOrder),
     Probe,
     Examine,
+    Benchmark,
     Unpack(String, PathBuf),
     Sweep(String, PathBuf),
     Traces(String, PathBuf),
@@ -78,6 +83,8 @@ enum AgentSubcommand {
         run: String,
         workdir: PathBuf,
         dry: bool,
+        /// With its results, and those that were fetched into its directory.
+        results: bool,
     },
 }
 
@@ -115,7 +122,9 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             };
             answer("RANKDECK-REACHED", reached)
         }
+        AgentSubcommand::Drill(workdir, order) => answer("RANKDECK-DRILLED", drill::strike(&workdir, &order)),
         AgentSubcommand::Examine => answer("RANKDECK-FINDINGS", examine::main()),
+        AgentSubcommand::Benchmark => answer("RANKDECK-BENCHMARK", examine::benchmark::main()),
         AgentSubcommand::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
         AgentSubcommand::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
         AgentSubcommand::Checkpoints(run, workdir) => {
@@ -130,8 +139,8 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         AgentSubcommand::Read { run, workdir, path, offset, bytes } => {
             answer("RANKDECK-PIECE", files::read(&workdir, &run, &path, offset, bytes))
         }
-        AgentSubcommand::Remove { run, workdir, dry } => {
-            answer("RANKDECK-REMOVAL", files::remove(&workdir, &run, dry))
+        AgentSubcommand::Remove { run, workdir, dry, results } => {
+            answer("RANKDECK-REMOVAL", files::remove(&workdir, &run, dry, results))
         }
         AgentSubcommand::Sweep(run, workdir) => {
             #[derive(Serialize)]
@@ -313,8 +322,18 @@ fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
                 signal.transpose().map_err(|_| usage("`--signal` is not a number"))?,
             )
         }
+        "drill" => {
+            let order = DrillOrder {
+                run: RunId::parse(&options.take("run")?)?,
+                rank: options.number("rank").map(Rank)?,
+                fault: options.take("fault")?.parse().map_err(|()| usage("unknown fault in `--fault`"))?,
+                seconds: options.number("seconds")?,
+            };
+            AgentSubcommand::Drill(options.workdir()?, order)
+        }
         "probe" => AgentSubcommand::Probe,
         "examine" => AgentSubcommand::Examine,
+        "benchmark" => AgentSubcommand::Benchmark,
         "unpack" => AgentSubcommand::Unpack(options.take("hash")?, options.take("into")?.into()),
         "files" => AgentSubcommand::Files(options.take("run")?, options.workdir()?),
         "read" => AgentSubcommand::Read {
@@ -328,6 +347,7 @@ fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
             run: options.take("run")?,
             workdir: options.workdir()?,
             dry: options.verb == "measure",
+            results: options.flags.contains("results"),
         },
         "checkpoints" => AgentSubcommand::Checkpoints(options.take("run")?, options.workdir()?),
         "checkpoint" => AgentSubcommand::Checkpoint(options.take("path")?, options.workdir()?),
@@ -349,6 +369,7 @@ fn ident(text: &str) -> Option<ProcessKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::drill::DrillFault;
 
     fn parsed(line: &str) -> Result<AgentSubcommand, HintedError> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
@@ -376,6 +397,10 @@ mod tests {
             parsed("free --workdir /w --processes 7-8 --unproven").unwrap(),
             AgentSubcommand::Free("/w".into(), names, true)
         );
+        let order =
+            DrillOrder { run: RunId("r".into()), rank: Rank(1), fault: DrillFault::Freeze, seconds: 9 };
+        let line = format!("drill --workdir /w {}", order.words().join(" "));
+        assert_eq!(parsed(&line).unwrap(), AgentSubcommand::Drill("/w".into(), order));
         assert_eq!(parsed("list --workdir /w").unwrap(), AgentSubcommand::List("/w".into()));
         assert_eq!(
             parsed("sweep --run r --workdir /w").unwrap(),
@@ -393,6 +418,7 @@ mod tests {
             ("relay --socket", "--socket"),
             ("probe --fast 1", "--fast"),
             ("probe fast", "fast"),
+            ("drill --run r --workdir w --rank 0 --fault fly --seconds 1", "--fault"),
         ] {
             let error = parsed(line).unwrap_err().error;
             assert!(error.contains(word), "{line:?}: {error}");

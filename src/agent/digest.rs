@@ -6,12 +6,14 @@
 use crate::paths::RunPaths;
 use rankdeck_proto::lineage::{Origin, SavedAt};
 use rankdeck_proto::message::{
-    Counters, Evaluation, Exit, FinishReason, RankEvent, Record, RecordEvent, Returns,
+    CheckpointFile, CheckpointOrigin, Counters, Evaluation, Exit, FinishReason, RankEvent, Record,
+    RecordEvent, Returns,
 };
 use rankdeck_proto::rate::SmoothedRate;
 use rankdeck_proto::regular;
 use rankdeck_proto::run_entry::{NodeDigest, NodeProgress, RankFailure, SavedCheckpoint};
 use rankdeck_proto::trust;
+use rankdeck_types::code::Code;
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::meaning::{Meaning, Meanings};
@@ -24,13 +26,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 4;
+const FORM: u32 = 6;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
 /// Most checkpoints that are known by their paths.
 const CHECKPOINTS: usize = 4096;
 /// Most evaluations that are known; the earliest go first.
 const EVALUATIONS: usize = 10_000;
+/// Most files of a generation that are asked for their time.
+const FILES: usize = 4096;
 /// Longest text of a failure, characters.
 const TEXT: usize = 400;
 /// Longest name of what ranks run, characters.
@@ -71,6 +75,22 @@ pub(crate) fn read(paths: &RunPaths, over: bool) -> NodeDigest {
         keep(&path, &DigestFile { form: FORM, build, length, inode, modified, digest: digest.clone() });
     }
     digest
+}
+
+/// Dates an end that no record has by the last files that its ranks and its guard wrote: the records of a run
+/// whose agent was killed stop where they happened to be.
+pub(crate) fn date_by_files(digest: &mut NodeDigest, paths: &RunPaths, generation: Generation) {
+    let Some(ended) = digest.ended.filter(|_| !digest.proved) else { return };
+    let folder = std::fs::read_dir(paths.generation_dir(generation));
+    let logs = folder.into_iter().flatten().flatten().take(FILES).map(|file| file.path());
+    let logs = logs.filter(|path| path.extension().is_some_and(|ending| ending == "log"));
+    let written = logs.chain([paths.agent_log()]).filter_map(|path| {
+        let data = std::fs::symlink_metadata(path).ok()?;
+        Some(data.mtime() as f64 + data.mtime_nsec() as f64 / 1e9)
+    });
+    let last = written.fold(ended, f64::max);
+    digest.seconds += last - ended;
+    digest.ended = Some(last);
 }
 
 /// A list works without it, so a failure to write it is not reported.
@@ -136,11 +156,33 @@ impl DigestBuilder {
         }
         self.apply(record);
         self.measure(record);
+        if let RecordEvent::CheckpointFiles { files, .. } = &record.event {
+            files.iter().for_each(|file| self.found(record.generation, file));
+        }
         if let RecordEvent::Rank { event: RankEvent::Checkpoint { path, .. }, .. } = &record.event
             && let Some(saved) = self.digest.checkpoint.as_ref().filter(|_| self.saved.len() < CHECKPOINTS)
         {
             self.saved.insert(path.clone(), (saved.clone(), record.generation));
         }
+    }
+
+    /// A checkpoint was found. It is the latest one unless ranks report theirs.
+    fn found(&mut self, generation: Generation, file: &CheckpointFile) {
+        if self.digest.checkpoint.as_ref().is_some_and(|latest| latest.origin.is_reported()) {
+            return;
+        }
+        let saved = SavedCheckpoint {
+            path: file.path.clone(),
+            env_step: file.env_step.unwrap_or(0),
+            reason: SavedCheckpoint::FOUND.to_owned(),
+            origin: CheckpointOrigin::Found,
+            bytes: Some(file.bytes),
+            ..SavedCheckpoint::default()
+        };
+        if self.saved.len() < CHECKPOINTS {
+            self.saved.insert(file.path.clone(), (saved.clone(), generation));
+        }
+        (self.digest.checkpoint, self.saved_by) = (Some(saved), generation);
     }
 
     /// Totals, evaluations and checkpoints of the record's generation.
@@ -185,9 +227,14 @@ impl DigestBuilder {
                     total_steps: experiment.run.total_steps,
                     note: clip(experiment.run.note.as_deref().unwrap_or_default(), TEXT),
                     program: program(&spec.plan),
+                    code: match &experiment.launch.code {
+                        Some(Code::Pack(hash)) => Some(clip(hash, TEXT)),
+                        Some(Code::Path(_)) | None => None,
+                    },
                     builtin: spec.plan.is_builtin(),
                     gpus: spec.plan.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
                     resumed_from: spec.resume.clone(),
+                    restart_wait_ms: experiment.restart_wait_ms(),
                     lineage: std::mem::take(&mut digest.lineage),
                     reported: digest.reported,
                     totals: digest.totals,
@@ -195,6 +242,7 @@ impl DigestBuilder {
                     last_return: digest.last_return,
                     checkpoint: digest.checkpoint.take(),
                     own_step: digest.own_step,
+                    results: digest.results.take(),
                     ..NodeDigest::default()
                 };
                 self.meanings = Meanings::new(&experiment.metrics.names);
@@ -209,7 +257,8 @@ impl DigestBuilder {
             RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
                 self.exited(record.time, *rank, exit, last_lines, *stopping);
             }
-            RecordEvent::StopOrdered { by, .. } if present => {
+            // An order after the end has ended nothing.
+            RecordEvent::StopOrdered { by, .. } if present && !digest.proved => {
                 digest.stop.get_or_insert_with(|| clip(by, TEXT));
             }
             RecordEvent::Stopped { survivors, .. } if present => {
@@ -241,12 +290,14 @@ impl DigestBuilder {
                     digest.progress = Some(NodeProgress { shown: shown.clone(), time: record.time });
                 }
             }
+            RecordEvent::Results { results } => digest.results = Some((**results).clone()),
             RecordEvent::RankSpawned { .. }
             | RecordEvent::RankExited { .. }
             | RecordEvent::Signalled { .. }
             | RecordEvent::StopOrdered { .. }
             | RecordEvent::Stopped { .. }
             | RecordEvent::CheckpointFiles { .. }
+            | RecordEvent::CheckpointUnread { .. }
             | RecordEvent::Notice { .. }
             | RecordEvent::Omitted { .. }
             | RecordEvent::Unknown => {}
@@ -285,6 +336,7 @@ impl DigestBuilder {
                 self.returned.insert(rank);
             }
             RankEvent::Exception(_)
+            | RankEvent::InnerRank(_)
             | RankEvent::Hello { .. }
             | RankEvent::Joined { .. }
             | RankEvent::Counters(_)
@@ -307,8 +359,11 @@ impl DigestBuilder {
         let latest = self.digest.checkpoint.take().map(|saved| (saved, self.saved_by));
         let saved = match from {
             Some("latest") => latest,
-            Some(path) => self.saved.get(path).cloned(),
-            None => None,
+            // Where this host was away in between, others may have saved another one under the path.
+            Some(path) if generation.0 <= self.generation.0.saturating_add(1) => {
+                self.saved.get(path).cloned()
+            }
+            Some(_) | None => None,
         };
         let at = saved.as_ref().map(|(saved, by)| SavedAt { generation: *by, env_step: saved.env_step });
         self.digest.lineage.begin(generation, Origin::of(generation, from, at));
@@ -389,6 +444,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
                 env_step: *env_step,
                 train_iter: *train_iter,
                 reason: reason.clone(),
+                ..SavedCheckpoint::default()
             });
         }
         RankEvent::Finished { reason } => {
@@ -409,6 +465,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
             digest.failure = digest.failure.take().filter(|failure| !before(failure));
         }
         RankEvent::Exception(_)
+        | RankEvent::InnerRank(_)
         | RankEvent::Returned
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)
@@ -445,9 +502,11 @@ mod tests {
         let plan = Plan {
             run: rankdeck_types::ids::RunId("t".into()),
             experiment: experiment.unwrap(),
+            program: None,
             hosts: Vec::new(),
             ranks: Vec::new(),
             sizes: Vec::new(),
+            drill: false,
         };
         let spec = LaunchSpec {
             generation: Generation(generation),
@@ -455,6 +514,7 @@ mod tests {
             master_addr: String::new(),
             master_port: 1,
             resume: None,
+            resume_at: None,
             plan,
         };
         RecordEvent::Launched { spec: Box::new(spec) }
@@ -494,6 +554,32 @@ mod tests {
             .collect();
         std::fs::write(paths.spool(), lines.concat()).unwrap();
         (folder, paths)
+    }
+
+    #[test]
+    fn end_without_record_is_dated_by_the_last_log() {
+        let stopped = RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 };
+        for (events, expected) in [(vec![launch(0)], 50.0), (vec![launch(0), stopped], 1.0)] {
+            let (_folder, paths) = written(&events);
+            std::fs::create_dir(paths.generation_dir(Generation(0))).unwrap();
+            let log = std::fs::File::create(paths.rank_log(Generation(0), Rank(0))).unwrap();
+            log.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(51)).unwrap();
+            let mut digest = read(&paths, true);
+            date_by_files(&mut digest, &paths, Generation(0));
+            assert_eq!((digest.seconds, digest.ended), (expected, Some(1.0 + expected)));
+        }
+    }
+
+    #[test]
+    fn digest_has_the_wait_of_the_restart_policy() {
+        let (_folder, paths) = written(&[launch(0)]);
+        assert_eq!(read(&paths, true).restart_wait_ms, None);
+        let RecordEvent::Launched { mut spec } = launch(0) else { unreachable!() };
+        spec.plan.experiment.restart.max_restarts = Some(2);
+        let wait = spec.plan.experiment.restart_wait_ms();
+        let (_folder, paths) = written(&[RecordEvent::Launched { spec }]);
+        assert!(wait.is_some());
+        assert_eq!(read(&paths, true).restart_wait_ms, wait);
     }
 
     #[test]
@@ -559,7 +645,7 @@ mod tests {
             launch(1),
             eval(4.0),
             event(RankEvent::Totals(totals)),
-            RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() },
+            RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false },
             exited(0, true),
             stopped,
         ]);
@@ -634,6 +720,40 @@ mod tests {
             let (_folder, paths) = written(&events);
             assert_eq!(read(&paths, true).checkpoint.map(|saved| saved.env_step), expected, "{from:?}");
         }
+    }
+
+    #[test]
+    fn checkpoint_from_before_a_missed_generation_is_unknown() {
+        let path = "/r/a.ckpt".to_owned();
+        let (env_step, train_iter, reason) = (9, 9, "every".to_owned());
+        let saved = event(RankEvent::Checkpoint { path: path.clone(), env_step, train_iter, reason });
+        for (generation, expected) in [(1, Some(9)), (2, None)] {
+            let RecordEvent::Launched { mut spec } = launch(generation) else { unreachable!() };
+            spec.resume = Some(path.clone());
+            let (_folder, paths) = written(&[launch(0), saved.clone(), RecordEvent::Launched { spec }]);
+            assert_eq!(read(&paths, true).checkpoint.map(|saved| saved.env_step), expected, "{generation}");
+        }
+    }
+
+    #[test]
+    fn found_checkpoint_is_the_latest_unless_ranks_report() {
+        let found = |path: &str, env_step| {
+            let file = CheckpointFile { path: path.into(), bytes: 7, env_step, ..CheckpointFile::default() };
+            RecordEvent::CheckpointFiles { files: vec![file], complete: false }
+        };
+        let (_folder, paths) = written(&[launch(0), found("/w/a.pt", Some(5)), found("/w/b.pt", None)]);
+        let latest = read(&paths, true).checkpoint.unwrap();
+        assert_eq!((latest.path.as_str(), latest.bytes, latest.step()), ("/w/b.pt", Some(7), None));
+        let reported = event(RankEvent::Checkpoint {
+            path: "/w/own.pt".into(),
+            env_step: 3,
+            train_iter: 1,
+            reason: "best".into(),
+        });
+        let (_folder, paths) =
+            written(&[launch(0), found("/w/a.pt", Some(5)), reported, found("/w/b.pt", Some(9))]);
+        let latest = read(&paths, true).checkpoint.unwrap();
+        assert!(latest.origin.is_reported() && latest.path == "/w/own.pt", "{latest:?}");
     }
 
     #[test]

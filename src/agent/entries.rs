@@ -80,6 +80,10 @@ fn entry(
         None if !pids.is_empty() => HostRunState::Orphaned,
         _ => HostRunState::Finished,
     };
+    let mut digest = digest::read(paths, state != HostRunState::Running);
+    if state != HostRunState::Running {
+        digest::date_by_files(&mut digest, paths, generation);
+    }
     RunEntry {
         run,
         node_rank,
@@ -96,7 +100,7 @@ fn entry(
         nnodes: manifest.hosts.len() as u32,
         hosts: manifest.hosts.clone(),
         agent_pid: agent.map_or(0, |agent| agent.pid),
-        digest: digest::read(paths, state != HostRunState::Running),
+        digest,
     }
 }
 

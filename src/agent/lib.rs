@@ -7,13 +7,18 @@
 //! ```text
 //! command        the commands after `rankdeck agent`, and the marker lines of their replies
 //! serve          the loop of an agent, its consoles, its records on disk
-//! examine        `agent examine` and `agent probe`: facts of a host for a preflight
+//! examine        `agent examine`, `agent probe` and `agent benchmark`: facts of a host for a preflight
 //! process_query  one process: its environment, a signal to it
+//! drill          `agent drill`: breaks a run that `rankdeck drill` has launched for it
 //! fleet          `agent fleet`: streams gauges and runs of this host
 //! holders        `agent gpus` and `agent free`: what holds GPUs, and whether it is left over
 //! entries        `agent list`, `agent sweep` and `agent traces`
 //! files          files of runs: listed, read, removed
+//! results        what ranks write into the directory that they work in
+//! known_checkpoints  the checkpoints of a run on this host
 //! digest         a node's records as a summary of its run
+//! placement      checkpoints that a generation resumes from: described, read, copied
+//! known_checkpoints  the checkpoints of a run, as a node's records have them
 //! search         searches the logs of ranks
 //! supervise      starts ranks, stops them and verifies that nothing is left
 //! inspect        inspects ranks on request
@@ -42,6 +47,7 @@
 pub mod client;
 mod command;
 mod digest;
+mod drill;
 mod entries;
 pub mod examine;
 mod files;
@@ -50,14 +56,17 @@ mod holders;
 mod hook;
 mod identity;
 pub mod inspect;
+mod known_checkpoints;
 mod manifest;
 pub mod notify;
 mod observe;
 mod open_files;
 mod paths;
+mod placement;
 pub mod proc;
 mod process_query;
 mod program;
+mod results;
 mod search;
 pub mod serve;
 mod socket_files;
@@ -70,9 +79,23 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// libtorch on this machine, as its agents find it for runs in `workdir`.
-pub fn libtorch(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
-    supervise::libtorch::find(None, workdir)
+/// libtorch on this machine, as its agents find it, but in no directory of a run.
+pub fn libtorch() -> Result<Option<PathBuf>, HintedError> {
+    supervise::libtorch::search(None)
+}
+
+/// Returns the live run of this name whose ranks work in `folder` itself, not in a copy. `workdir`: the directory of
+/// its runs on this machine.
+pub fn live_run_in(workdir: &Path, name: &str, folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let works_here = |paths: &paths::RunPaths| {
+        results::work(paths).is_some_and(|work| work.in_place && work.folder == folder)
+    };
+    let (nodes, _) = entries::nodes(workdir, None);
+    let mut live = nodes.into_iter().filter(|(paths, manifest)| {
+        manifest.name == name && manifest.running && manifest.agent().is_some() && works_here(paths)
+    });
+    live.next().map(|(_, manifest)| manifest.run)
 }
 
 /// Runs `rankdeck agent ARGS...`; `args` is what follows the word `agent`. To be called before the process

@@ -51,6 +51,8 @@ pub(crate) struct Manifest {
     pub hosts: Vec<String>,
     /// Ranks of this host that have a process.
     pub ranks: Vec<ManifestRank>,
+    /// Launched by `rankdeck drill`.
+    pub drill: bool,
 }
 
 /// One rank's process.

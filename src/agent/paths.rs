@@ -49,6 +49,21 @@ impl RunPaths {
         self.node_dir().join("records.jsonl")
     }
 
+    /// The directory that ranks of a script work in.
+    pub fn work_record(&self) -> PathBuf {
+        self.node_dir().join("work.json")
+    }
+
+    /// The files of that directory before the present generation.
+    pub fn work_before(&self) -> PathBuf {
+        self.node_dir().join("work-before.json")
+    }
+
+    /// What ranks have left there, once they have ended.
+    pub fn results(&self) -> PathBuf {
+        self.node_dir().join("results.json")
+    }
+
     /// The agent's own log.
     pub fn agent_log(&self) -> PathBuf {
         self.node_dir().join("agent.log")
@@ -80,6 +95,16 @@ impl RunPaths {
         let digest = Sha256::digest(self.node_dir().as_os_str().as_encoded_bytes());
         rankdeck_types::words::hex(&digest[..8])
     }
+}
+
+/// Where the files of all runs of `workdir` are. They are not results.
+pub(crate) fn runs(workdir: &Path) -> PathBuf {
+    workdir.join("runs")
+}
+
+/// Where ranks with uploaded code work, below `workdir`.
+pub(crate) fn work(workdir: &Path) -> PathBuf {
+    workdir.join("work")
 }
 
 /// The same with relative paths that start at `folder`.

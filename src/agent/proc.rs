@@ -7,6 +7,8 @@
 //!   process and no line: each wrong byte is read as U+FFFD.
 
 use crate::open_files::{self, OpenFileSlot};
+use rankdeck_proto::trust::own_uid;
+use rankdeck_types::exit::Exit;
 use rankdeck_types::hidden;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -140,6 +142,28 @@ pub(crate) fn parse_stat(text: &str) -> Option<ProcStat> {
         threads: number(20)?,
         start: number(22)?,
         rss: number(24)? * page_bytes(),
+    })
+}
+
+/// How an unreaped process of this user has ended; `None` while it runs.
+pub(crate) fn end(pid: u32) -> Option<Exit> {
+    let (stat, status) = (text(format!("/proc/{pid}/stat"))?, text(format!("/proc/{pid}/status"))?);
+    // The kernel shows 0 for those of others.
+    let uid =
+        status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
+    if uid != Some(own_uid()) || !parse_stat(&stat)?.is_gone() {
+        return None;
+    }
+    parse_end(&stat)
+}
+
+/// The last field of a `stat` file, as wait(2) returns it.
+fn parse_end(stat: &str) -> Option<Exit> {
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    let status: i32 = fields.get(52 - 3)?.parse().ok()?;
+    Some(match status & 0x7f {
+        0 => Exit::Code { code: (status >> 8) & 0xff },
+        signal => Exit::Signal { signal, out_of_memory: false },
     })
 }
 
@@ -502,6 +526,23 @@ mod tests {
         }
         std::fs::write(&path, "x".repeat(2 * AGAIN_LIMIT)).unwrap();
         assert_eq!(again.text().unwrap().len(), AGAIN_LIMIT);
+    }
+
+    #[test]
+    fn end_of_a_zombie_is_its_wait_status() {
+        let stat = |status: i32| format!("7 (a) b) Z {}{status}", "0 ".repeat(48));
+        assert_eq!(parse_end(&stat(3 << 8)), Some(Exit::Code { code: 3 }));
+        assert_eq!(parse_end(&stat(9)), Some(Exit::Signal { signal: 9, out_of_memory: false }));
+        assert_eq!(parse_end(&stat(11 | 0x80)), Some(Exit::Signal { signal: 11, out_of_memory: false }));
+        assert_eq!(parse_end("7 (a) Z 1"), None);
+        assert_eq!(end(std::process::id()), None, "it runs");
+        let mut child = std::process::Command::new("sh").args(["-c", "exit 5"]).spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while end(child.id()).is_none() && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(end(child.id()), Some(Exit::Code { code: 5 }));
+        child.wait().unwrap();
     }
 
     #[test]

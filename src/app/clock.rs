@@ -38,6 +38,14 @@ pub(crate) fn time_of_day(time: WallTime) -> String {
     )
 }
 
+/// Local day: `Nov 30`, with the year if it is not the present one.
+pub(crate) fn day(time: WallTime) -> String {
+    let zone = jiff::tz::TimeZone::system();
+    let Ok(at) = jiff::Timestamp::from_millisecond((time * 1000.0) as i64) else { return "--".to_owned() };
+    let (at, now) = (at.to_zoned(zone.clone()), jiff::Timestamp::now().to_zoned(zone));
+    at.strftime(if at.year() == now.year() { "%b %-d" } else { "%b %-d, %Y" }).to_string()
+}
+
 /// Offset of the local clock from UTC, in seconds.
 pub(crate) fn utc_offset_s() -> i64 {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::system()).offset().seconds().into()

@@ -25,7 +25,7 @@ use super::tty_prompt::{self, PromptAnswer, PromptThread};
 use super::{overrides, side_jobs, stderr};
 use rankdeck_core::event::Effect;
 use rankdeck_core::event::{Event, StopSource};
-use rankdeck_core::model::{Model, RunState};
+use rankdeck_core::model::{Model, RunState, SlowLink};
 use rankdeck_core::report::ReportBody;
 use rankdeck_core::{Core, Goal};
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, NoAgentPolicy};
@@ -86,6 +86,10 @@ pub(crate) struct ConsoleSetup {
     pub(crate) listed: Vec<Host>,
     /// Preflight warnings, shown whatever page is open.
     pub(crate) warnings: Vec<String>,
+    /// Links that an earlier measurement of these hosts found slow.
+    pub(crate) slow_links: Vec<SlowLink>,
+    /// Name of the folder in which ranks work; `None`: the run's own name.
+    pub(crate) work: Option<String>,
     /// The recording, if there is one.
     pub(crate) recorder: Option<Recorder>,
     /// Accept unknown host keys without a prompt.
@@ -123,6 +127,8 @@ impl ConsoleSetup {
             spares: Vec::new(),
             listed: Vec::new(),
             warnings: Vec::new(),
+            slow_links: Vec::new(),
+            work: None,
             recorder: None,
             accept_new_host_keys: false,
             can_ask: false,
@@ -199,12 +205,16 @@ pub(crate) async fn drive(setup: ConsoleSetup, output: ConsoleOutput) -> io::Res
     let (answers_in, mut answers) = mpsc::channel::<PromptAnswer>(64);
     let mut setup = setup;
     let warnings = std::mem::take(&mut setup.warnings);
+    let slow_links = std::mem::take(&mut setup.slow_links);
     let mut driver = Driver::new(setup, output, answers_in);
     driver.dispatch(Event::WallClock { time: wall_time() });
     driver.load_pace();
     driver.report_unlisted();
     if !warnings.is_empty() {
         driver.dispatch(Event::Warned { lines: warnings });
+    }
+    if !slow_links.is_empty() {
+        driver.dispatch(Event::Measured { slow_links });
     }
     let why = loop {
         if let Some(why) = driver.exit.reason_at(driver.clock.now()) {
@@ -299,7 +309,7 @@ impl Driver {
             clock: Clock::new(),
             output,
             inbox_open: true,
-            secrets: GenerationSecrets::new(setup.notify.as_ref(), consent),
+            secrets: GenerationSecrets::new(setup.notify.as_ref(), consent, setup.work.clone()),
             awaited: String::new(),
             prompts: PromptPolicy::new(setup.accept_new_host_keys, setup.can_ask, answers),
             ticked_at: Timestamp(0),
@@ -330,10 +340,11 @@ impl Driver {
         while let Some(event) = queue.pop_front() {
             let now = self.clock.now();
             let event = self.secrets.refusal(&event, self.core.model()).unwrap_or(event);
+            let event = self.copy_answer(&event).unwrap_or(event);
             if let Some(recorder) = &mut self.setup.recorder
                 && event.is_recorded()
             {
-                recorder.event(now, &event, &self.core);
+                recorder.event(now, event.without_pieces().as_ref().unwrap_or(&event), &self.core);
             }
             if event == Event::DetachRequested {
                 self.exit.detaching.get_or_insert(now);
@@ -373,10 +384,15 @@ impl Driver {
                 ExitCondition::Detach(_) => self.exit.code.is_none(),
                 _ => false,
             };
-            if alone && self.exit.finished.is_some() && self.exit.detaching.is_none() {
+            if alone && self.is_over() && self.exit.detaching.is_none() {
                 queue.push_back(Event::DetachRequested);
             }
         }
+    }
+
+    /// The run has ended, or no host has reported it.
+    fn is_over(&self) -> bool {
+        self.exit.finished.is_some() || self.core.model().run.state == RunState::Over
     }
 
     /// Without other output: prints the awaited hosts when they change.
@@ -393,6 +409,13 @@ impl Driver {
         }
     }
 
+    /// An answer to the question whether to copy a checkpoint, which is the core's: it decides in a recording, too.
+    fn copy_answer(&self, event: &Event) -> Option<Event> {
+        let Event::PromptAnswered { node, answer } = event else { return None };
+        let prompt = self.core.model().hosts.get(node.index())?.prompt.as_ref()?;
+        matches!(prompt, Prompt::CopyCheckpoint { .. }).then(|| Event::CopyAnswered { yes: answer.is_some() })
+    }
+
     /// Answers a prompt that is not shown on the screen.
     fn answer_for_user(&mut self, node: NodeRank, prompt: &Prompt) -> Option<Event> {
         let on_screen = matches!(self.output, ConsoleOutput::Screen(_));
@@ -406,6 +429,10 @@ impl Driver {
             Effect::Link { node, command } => self.send(node, command),
             Effect::Connect { node, host } => self.connect(node, &host, NoAgentPolicy::Join),
             Effect::Find { node, name } => self.find(node, &name),
+            Effect::Ask { node, prompt } => {
+                let answer = self.answer_for_user(node, &prompt);
+                self.later.extend(answer);
+            }
             Effect::Report(mut report) => {
                 report.time = wall_time();
                 self.output.report(now, &report, self.core.model());
@@ -522,7 +549,7 @@ impl Driver {
 impl Driver {
     /// Sends a command of the core to a link; adds the unrecorded part of a launch (SECRET-1).
     fn send(&mut self, node: NodeRank, mut command: LinkCommand) {
-        if let LinkCommand::Send(ConsoleMessage::Launch { spec, private }) = &mut command {
+        if let LinkCommand::Send(ConsoleMessage::Launch { spec, private, .. }) = &mut command {
             match self.secrets.private(spec) {
                 Ok(own) => *private = own,
                 // The core sends the launch again when the link is up.
@@ -834,39 +861,13 @@ impl PromptPolicy {
 mod tests {
     use super::*;
     use crate::app::screen::TerminalScreen;
-    use crate::app::terminal::Surface;
+    use crate::app::terminal::testkit::CountingTerminal;
     use crossterm::event::Event as TermEvent;
     use rankdeck_types::ids::RunId;
-    use ratatui::backend::TestBackend;
-    use ratatui::layout::Size;
-    use ratatui::{Frame, Terminal};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A terminal that counts its frames.
-    struct CountingTerminal(Terminal<TestBackend>, Arc<AtomicU64>);
-
-    impl Surface for CountingTerminal {
-        fn draw(&mut self, paint: &mut dyn FnMut(&mut Frame)) -> io::Result<()> {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            self.0.draw(|frame| paint(frame)).map(|_| ()).map_err(|error| io::Error::other(error.to_string()))
-        }
-        fn size(&self) -> io::Result<Size> {
-            Ok(Size::new(80, 24))
-        }
-        fn leave(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-        fn enter(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-        fn clear(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     fn screen() -> (TerminalScreen, Arc<AtomicU64>) {
-        let frames = Arc::new(AtomicU64::new(0));
-        let surface = CountingTerminal(Terminal::new(TestBackend::new(80, 24)).unwrap(), Arc::clone(&frames));
+        let (surface, frames) = CountingTerminal::new();
         let input = Box::pin(futures_util::stream::pending());
         (TerminalScreen::new(Box::new(surface), input, rankdeck_tui::Theme::dark()), frames)
     }

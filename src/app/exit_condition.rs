@@ -322,12 +322,17 @@ impl ExitCondition {
             return ExitStep::Wait;
         };
         let Some(old) = *requested else {
+            // What the user wants to restart has been ended meanwhile (RESTART-9).
+            if model.run.stopped_elsewhere {
+                return ExitStep::GiveUp;
+            }
             let settled = match model.run.state {
                 RunState::Connecting => false,
                 RunState::Launching => model.is_settled_without(exclude),
                 RunState::Over => true,
                 RunState::Draining if *over => !exclude.is_empty() && model.is_settled_without(exclude),
-                RunState::Running | RunState::Restarting | RunState::Draining => !*over,
+                RunState::Running => !*over && model.is_settled_without(exclude),
+                RunState::Restarting | RunState::Draining => !*over,
             };
             // An added host has its own link; its first state must be known.
             let joins = |host: &&HostModel| add.iter().any(|added| added.name == host.name);
@@ -608,6 +613,15 @@ mod tests {
     fn without(exclude: &[&str], over: bool) -> ExitCondition {
         let exclude = exclude.iter().map(|name| name.to_string()).collect();
         ExitCondition::restart(None, exclude, Vec::new(), false, None, over)
+    }
+
+    #[test]
+    fn restart_9_restart_gives_up_on_stop_of_another_console() {
+        for over in [false, true] {
+            let mut at = model(RunState::Draining, &[RankLife::Joined, RankLife::Joined]);
+            at.run.stopped_elsewhere = true;
+            assert_eq!(without(&[], over).step(Timestamp(5), &at), ExitStep::GiveUp);
+        }
     }
 
     #[test]

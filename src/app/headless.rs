@@ -5,6 +5,7 @@ use super::line_writer::{HURRY, LineWriter, PATIENCE};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::{stderr, summary};
 use rankdeck_core::model::Model;
+use rankdeck_core::origin;
 use rankdeck_core::reason::Reason;
 use rankdeck_core::report::{
     FirstFailure, Report, ReportBody, RestartState, Severity, VerdictKind, VerdictReport,
@@ -302,16 +303,21 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
                 if *stop { ", stop value reached" } else { "" },
             ))
         }
-        ReportBody::Checkpoint { path, env_step, reason, .. } => {
-            out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
+        ReportBody::Checkpoint { path, env_step, reason, origin, bytes: size, .. } => {
+            let step = Some(*env_step).filter(|step| *step > 0 || origin.is_reported());
+            let step = step.map(|step| format!(" at step {}", count(step))).unwrap_or_default();
+            let size = size.map(|size| format!(" ({})", bytes(size))).unwrap_or_default();
+            out(format!("checkpoint ({reason}){step}: {path}{size}"))
         }
         ReportBody::Verdict(verdict) => {
             let lead = |i: usize| if i == 0 { at.as_str() } else { "        " };
             let lines = verdict_lines(verdict).into_iter().enumerate();
             lines.map(|(i, text)| OutputLine::Out(format!("{}  {text}", lead(i)))).collect()
         }
-        ReportBody::Metrics { rank, source, env_step, values, progress, .. } => {
-            let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
+        ReportBody::Metrics { rank, source, env_step, values, progress, counter, .. } => {
+            let counted =
+                counter.as_ref().map(|counter| format!("{} {}  ", counter.unit, fixed(counter.at, 2)));
+            let step = env_step.map(|step| format!("step {}  ", count(step))).or(counted).unwrap_or_default();
             let mut parts: Vec<String> =
                 values.iter().take(8).map(|(name, value)| format!("{name} {}", fixed(*value, 4))).collect();
             if let Some(progress) = progress {
@@ -366,6 +372,7 @@ fn restart(body: &ReportBody) -> Option<String> {
         restarts,
         max_restarts,
         from,
+        code,
         world_size,
         hosts,
         ..
@@ -373,7 +380,8 @@ fn restart(body: &ReportBody) -> Option<String> {
     else {
         return None;
     };
-    let from = from.as_deref().unwrap_or("scratch");
+    let code = code.as_deref().map_or(String::new(), |word| format!(", {}", origin::code_text(word)));
+    let from = format!("{}{code}", from.as_deref().unwrap_or("scratch"));
     let (ranks, hosts_count) = (plural(*world_size as usize, "rank"), plural(hosts.len(), "host"));
     let shape = format!("{ranks} on {hosts_count} ({})", hosts.join(", "));
     Some(match state {
@@ -614,6 +622,7 @@ mod tests {
                 first_failure: Some(first),
                 work: None,
                 warnings: vec![],
+                results: vec![],
             };
             texts(&report(body), &Model { verdicts, ..Model::default() }).len()
         };

@@ -23,6 +23,8 @@ use tokio::time::Instant;
 const FIGURES_MS: u64 = 30_000;
 /// How long typed lines wait for a restart that reads files: its question comes first.
 const READING_WITHIN: Duration = Duration::from_secs(2);
+/// The same while code is uploaded, which ends by itself.
+const UPLOADED_WITHIN: Duration = Duration::from_secs(600);
 /// Longest line.
 const LINE_BYTES: usize = 4096;
 
@@ -72,7 +74,8 @@ impl LinearScreen {
     /// Updates the state after a change of the model.
     pub(crate) fn observe(&mut self, model: &Model) {
         self.asked = model.hosts.iter().any(|host| host.prompt.is_some());
-        let until = || self.held.unwrap_or_else(|| Instant::now() + READING_WITHIN);
+        let within = if self.words.is_uploading() { UPLOADED_WITHIN } else { READING_WITHIN };
+        let until = || self.held.unwrap_or_else(|| Instant::now() + within);
         self.held = self.words.is_waiting().then(until);
     }
 

@@ -6,6 +6,8 @@
 //! - METRICS-1: at most [`CONNECTIONS`] connections at a time, each for at most [`WITHIN`] and with
 //!   [`REQUEST_BYTES`] of request; more wait in the system's queue.
 //! - Only this machine is served unless the address allows more.
+//! - METRICS-2: a request is answered only under a name of this machine (`Host`), so that no web page reads the
+//!   metrics through a name of its own (DNS rebinding).
 
 use super::replace_file::{check_replaceable, replace_file};
 use super::stderr;
@@ -16,7 +18,7 @@ use rankdeck_types::link_state::LinkState;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,6 +176,10 @@ async fn answer(mut stream: TcpStream, asks: mpsc::Sender<MetricsRequest>) -> io
         }
     }
     let line = String::from_utf8_lossy(&request);
+    if !hosts_of(&line).all(|host| is_own(host, stream.local_addr().ok(), &machine())) {
+        let refused = "not a name of this machine; use its IP address, its host name or localhost\n";
+        return reply(&mut stream, "403 Forbidden", "text/plain", refused).await;
+    }
     let mut words = line.lines().next().unwrap_or_default().split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = path.split('?').next().unwrap_or_default();
@@ -199,6 +205,35 @@ async fn answer(mut stream: TcpStream, asks: mpsc::Sender<MetricsRequest>) -> io
             reply(&mut stream, "405 Method Not Allowed", "text/plain", "method not allowed; use GET\n").await
         }
     }
+}
+
+/// Returns the values of `Host` in a request. Browsers always send one; a client without it is not a browser.
+fn hosts_of(request: &str) -> impl Iterator<Item = &str> {
+    let head = request.split("\r\n\r\n").next().unwrap_or_default();
+    let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    fields.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host")).map(|(_, value)| value.trim())
+}
+
+/// Returns whether a `Host` is loopback, the address of the connection, or the machine's name (METRICS-2).
+fn is_own(host: &str, listens: Option<SocketAddr>, machine: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    if let Ok(address) = name.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || listens.is_some_and(|at| at.ip().to_canonical() == address);
+    }
+    let name = name.trim_end_matches('.');
+    let short = machine.split('.').next().unwrap_or_default();
+    let is = |own: &str| !own.is_empty() && name.eq_ignore_ascii_case(own);
+    is("localhost") || is(machine) || is(short)
+}
+
+/// Returns the name of this machine; empty if unknown.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 async fn reply(stream: &mut TcpStream, status: &str, kind: &str, body: &str) -> io::Result<()> {
@@ -473,12 +508,35 @@ mod tests {
                 let _ = endpoint.next_request().await.answer.send("x 1\n# EOF\n".into());
             }
         });
-        let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nx 1\n# EOF\n"), "{text}");
         assert!(text.contains("openmetrics-text; version=1.0.0"));
+        let refused = ask(address, "GET /metrics HTTP/1.1\r\nhost: evil.example:9464\r\n\r\n").await;
+        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 405"));
         loop_of_console.abort();
+    }
+
+    #[test]
+    fn metrics_2_only_names_of_this_machine_are_accepted() {
+        let at: SocketAddr = "10.0.0.1:9464".parse().unwrap();
+        let own = |host: &str| is_own(host, Some(at), "gpu-a.lab");
+        for host in ["localhost", "LOCALHOST:9464", "127.0.0.1:9464", "127.0.1.1", "[::1]:9464", "10.0.0.1:1"]
+        {
+            assert!(own(host), "{host}");
+        }
+        for host in ["gpu-a.lab:9464", "GPU-A", "gpu-a.lab.", "[::ffff:10.0.0.1]:9464"] {
+            assert!(own(host), "{host}");
+        }
+        for host in
+            ["", ":9464", "evil.example", "gpu-a.evil.example", "localhost.evil.example", "10.0.0.2", "[::2]"]
+        {
+            assert!(!own(host), "{host}");
+        }
+        assert!(!is_own("", None, "") && is_own("localhost", None, ""));
+        let request = "GET /metrics HTTP/1.1\r\nA: b\r\nHOST: one \r\nhost:two:1\r\n\r\nHost: body";
+        assert_eq!(hosts_of(request).collect::<Vec<_>>(), ["one", "two:1"]);
     }
 
     #[tokio::test]

@@ -7,10 +7,18 @@ use rankdeck_types::hidden;
 use toml::{Table, Value};
 
 /// Keys that cannot change during a run, and why.
-const FIXED: [(&str, &str); 3] = [
-    ("run.name", "the name of a run cannot change"),
-    ("launch.code", "the code of a run cannot change"),
-    ("launch.include", "the code of a run cannot change"),
+const FIXED: [(&str, &str, &str); 3] = [
+    ("run.name", "the name of a run cannot change", "launch another run with `rankdeck run EXPERIMENT.toml`"),
+    (
+        "launch.code",
+        "the directory of a run's code cannot change",
+        "upload its present content with `--code new`",
+    ),
+    (
+        "launch.include",
+        "the directory of a run's code cannot change",
+        "upload its present content with `--code new`",
+    ),
 ];
 
 /// Applies overrides to an experiment.
@@ -21,8 +29,8 @@ pub fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperim
     let mut wrong = Vec::new();
     for set in sets {
         let path = set.trim_start_matches('~').split('=').next().unwrap_or_default().trim();
-        if let Some((key, why)) = FIXED.iter().find(|(key, _)| *key == path) {
-            wrong.push(format!("{key}: {why}; hint: launch another run with `rankdeck run EXPERIMENT.toml`"));
+        if let Some((key, why, hint)) = FIXED.iter().find(|(key, ..)| *key == path) {
+            wrong.push(format!("{key}: {why}; hint: {hint}"));
         }
         if !set.contains('=') && !set.starts_with('~') {
             wrong.push(format!("`{set}`: expected KEY=VALUE"));

@@ -1,7 +1,7 @@
 //! The console's recording: `runs/RUN/console/` with `record/` (the events of the core: [`segments`]),
-//! `events.jsonl` (the reports), `console.log` and, for a launch, `experiment.toml` and `hosts.json`, and
-//! `learnt.json`, the detector's pace baseline for the next console. A second console of the same run uses
-//! `console-2/`, and so on.
+//! `events.jsonl` (the reports), `console.log` and, for a launch, `experiment.toml`, `hosts.json`, `origin.json` and
+//! `code.json`, and `learnt.json`, the detector's pace baseline for the next console. A second console of the same run
+//! uses `console-2/`, and so on.
 //!
 //! Owner: the driver. Files are private (0600 in 0700 directories): environment variables may hold secrets. A thread
 //! writes them (`queue`): the console never waits for a disk. A failing disk costs the recording, never the

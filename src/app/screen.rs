@@ -445,32 +445,10 @@ fn load_buffer(arguments: &[&str], text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::terminal::testkit::CountingTerminal;
     use rankdeck_core::series::Place;
     use rankdeck_proto::media::{ImageHeader, encoded};
     use rankdeck_tui::state::Images;
-
-    /// A terminal that shows nothing.
-    struct NoTerminal;
-
-    impl Surface for NoTerminal {
-        fn draw(&mut self, paint: &mut dyn FnMut(&mut Frame)) -> io::Result<()> {
-            let Ok(mut terminal) = Terminal::new(TestBackend::new(80, 24));
-            paint(&mut terminal.get_frame());
-            Ok(())
-        }
-        fn size(&self) -> io::Result<Size> {
-            Ok(Size::new(80, 24))
-        }
-        fn leave(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-        fn enter(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-        fn clear(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn logged_image_is_decoded_on_a_thread() {
@@ -484,7 +462,7 @@ mod tests {
             assert!(model.gallery.push("seen".into(), place, head, encoded(&file)));
         }
         let input = Box::pin(futures_util::stream::pending());
-        let mut screen = TerminalScreen::new(Box::new(NoTerminal), input, Theme::dark());
+        let mut screen = TerminalScreen::new(Box::new(CountingTerminal::new().0), input, Theme::dark());
         screen.view.open(Images::new(None, None));
         let decoded = |screen: &mut TerminalScreen, from: u64| {
             screen.request_frame(FrameReason::Input);

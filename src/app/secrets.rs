@@ -76,17 +76,23 @@ pub(crate) struct GenerationSecrets {
     compared: bool,
     /// How agents notify the user while no console is attached.
     away: Option<AwayNotices>,
+    /// The folder in which ranks work.
+    work: Option<String>,
 }
 
 impl GenerationSecrets {
-    /// For these notification settings.
-    pub(crate) fn new(notify: Option<&Notify>, consent: VariableConsent) -> GenerationSecrets {
+    /// For these notification settings. `work`: the folder in which ranks work.
+    pub(crate) fn new(
+        notify: Option<&Notify>,
+        consent: VariableConsent,
+        work: Option<String>,
+    ) -> GenerationSecrets {
         let away = notify.and_then(|notify| {
             let webhook = if notify.away { notify.webhook.clone() } else { String::new() };
             let away = AwayNotices { on: notify.on.clone(), webhook, command: notify.away_command.clone() };
             (!away.webhook.is_empty() || !away.command.is_empty()).then_some(away)
         });
-        GenerationSecrets { away, consent, ..GenerationSecrets::default() }
+        GenerationSecrets { away, consent, work, ..GenerationSecrets::default() }
     }
 
     /// Returns the private part of the launch of one host.
@@ -100,7 +106,8 @@ impl GenerationSecrets {
         let variables = requested.map(|requested| requested.fill(&|name| self.consent.value(name)).0);
         let first = spec.plan.ranks.first().is_some_and(|rank| rank.node_rank == spec.node_rank);
         let away = self.away.clone().filter(|_| first);
-        Ok(LaunchSecrets { secret, variables: variables.unwrap_or_default(), away })
+        let work = self.work.clone();
+        Ok(LaunchSecrets { secret, variables: variables.unwrap_or_default(), away, work })
     }
 
     /// Returns the secret of a generation, the same for all hosts and every time that its launch is sent
@@ -209,7 +216,7 @@ mod tests {
     fn secret_1_webhook_is_sent_only_if_configured() {
         let webhook = "https://example.org/hook".to_owned();
         let here = Notify { webhook, ..Notify::default() };
-        let new = |notify| GenerationSecrets::new(notify, VariableConsent::Own);
+        let new = |notify| GenerationSecrets::new(notify, VariableConsent::Own, None);
         assert_eq!(new(Some(&here)).away, None);
         assert_eq!(new(None).away, None);
         let there = Notify { away: true, ..here.clone() };
@@ -228,15 +235,17 @@ mod tests {
         let plan = Plan {
             run: RunId("x-1".into()),
             experiment,
+            program: None,
             hosts: vec![PlannedHost::new(NodeRank(0), Host::default())],
             ranks: vec![rank],
             sizes: Vec::new(),
+            drill: false,
         };
         let goal = Goal::Attach { run: plan.run.clone(), hosts: vec!["a".into()] };
         let mut model = Core::new(goal, Vec::new(), Timestamp(0)).model().clone();
         model.plan = Some(plan);
         let refused = |consent: VariableConsent| {
-            let mut secrets = GenerationSecrets::new(None, consent);
+            let mut secrets = GenerationSecrets::new(None, consent, None);
             match secrets.refusal(&Event::restart(None), &model) {
                 Some(Event::RestartRefused { reason }) => reason,
                 other => format!("{other:?}"),
@@ -245,7 +254,7 @@ mod tests {
         let named =
             |names: &[&str]| VariableConsent::Named(names.iter().map(|name| name.to_string()).collect());
         assert_eq!(refused(VariableConsent::Unasked), "None", "the question has named both");
-        let mut asked = GenerationSecrets::new(None, VariableConsent::Unasked);
+        let mut asked = GenerationSecrets::new(None, VariableConsent::Unasked, None);
         assert_eq!(asked.consent.value("HOME"), None);
         asked.refusal(&Event::restart(None), &model);
         assert!(asked.consent.value("HOME").is_some() && asked.consent.value("USER_OF_ANOTHER").is_none());

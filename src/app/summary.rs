@@ -301,7 +301,8 @@ pub(crate) fn differing(model: &Model) -> Option<String> {
 }
 
 fn places(model: &Model, record: Option<&RecordingInfo>) -> Vec<String> {
-    let checkpoint = model.checkpoints.back().map(|c| format!("checkpoint {}", c.path));
+    let checkpoint = model.checkpoints.back().map(|c| format!("checkpoint {}{}", c.path, c.remark()));
+    let results = model.run.results().into_iter().map(|found| format!("results    {}", found.describe()));
     let folder = model.hosts.first().filter(|host| !host.run_dir.is_empty());
     let folder = folder.map(|host| format!("run dir    {} on {}", host.run_dir, host.name));
     let run = model.run.id.as_ref().filter(|_| record.is_some());
@@ -315,7 +316,7 @@ fn places(model: &Model, record: Option<&RecordingInfo>) -> Vec<String> {
     // A demonstration has no hosts and no recording.
     let resume = run.filter(|_| over && checkpoint.is_some());
     let resume = resume.map(|run| format!("resume     `rankdeck restart {run}`"));
-    checkpoint.into_iter().chain(resume).chain(folder).chain(record).chain(again).collect()
+    checkpoint.into_iter().chain(results).chain(resume).chain(folder).chain(record).chain(again).collect()
 }
 
 #[cfg(test)]
@@ -340,6 +341,7 @@ mod tests {
             first_failure: None,
             work: None,
             warnings: Vec::new(),
+            results: Vec::new(),
         }
     }
 

@@ -299,3 +299,41 @@ pub(crate) fn stop_process_group() {
         libc::sigaction(libc::SIGTSTP, &old, std::ptr::null_mut());
     }
 }
+
+/// The terminal of tests.
+#[cfg(test)]
+pub(crate) mod testkit {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// A terminal that counts its frames.
+    pub(crate) struct CountingTerminal(Terminal<TestBackend>, Arc<AtomicU64>);
+
+    impl CountingTerminal {
+        /// One of 80x24, and its counter.
+        pub(crate) fn new() -> (CountingTerminal, Arc<AtomicU64>) {
+            let frames = Arc::new(AtomicU64::new(0));
+            let Ok(terminal) = Terminal::new(TestBackend::new(80, 24));
+            (CountingTerminal(terminal, Arc::clone(&frames)), frames)
+        }
+    }
+
+    impl Surface for CountingTerminal {
+        fn draw(&mut self, paint: &mut dyn FnMut(&mut Frame)) -> io::Result<()> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.draw(|frame| paint(frame)).map(|_| ()).map_err(|error| io::Error::other(error.to_string()))
+        }
+        fn size(&self) -> io::Result<Size> {
+            Ok(Size::new(80, 24))
+        }
+        fn leave(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn enter(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn clear(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}

@@ -6,7 +6,7 @@
 
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::Prompt;
-use rankdeck_types::words::clean;
+use rankdeck_types::words::{bytes, clean};
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::OnceLock;
@@ -46,7 +46,7 @@ pub(crate) fn on_terminal(host: &str, prompt: &Prompt) -> Option<String> {
     remember_modes();
     let text = question(host, prompt);
     match prompt {
-        Prompt::UnknownHostKey { .. } => {
+        Prompt::UnknownHostKey { .. } | Prompt::CopyCheckpoint { .. } => {
             line(&text).ok().filter(|answer| answer.eq_ignore_ascii_case("yes")).map(|_| "yes".to_owned())
         }
         Prompt::Passphrase { .. } | Prompt::Password { .. } => secret(&text),
@@ -63,8 +63,18 @@ fn question(host: &str, prompt: &Prompt) -> String {
             clean(key_type),
             clean(fingerprint)
         ),
+        Prompt::CopyCheckpoint { path, bytes: size, to } => format!(
+            "copy {} of checkpoint {} to {}? (yes/no) ",
+            bytes(*size),
+            clean(path),
+            clean(&to.join(", "))
+        ),
         Prompt::Passphrase { key } => format!("host {host}: passphrase of {}: ", clean(key)),
-        Prompt::Password { account, text } => format!("host {host}: {}: {} ", clean(account), clean(text)),
+        Prompt::Password { account, text, jump } => {
+            let kind = if jump.is_none() { "host " } else { "" };
+            let asker = clean(&prompt.asker(&host));
+            format!("{kind}{asker}: {}: {} ", clean(account), clean(text))
+        }
     }
 }
 
@@ -105,13 +115,24 @@ pub(crate) fn restore() {
 mod tests {
     use super::*;
 
+    #[test]
+    fn password_prompt_names_the_jump_host_that_asks() {
+        let asked = |jump: Option<&str>| {
+            let jump = jump.map(str::to_owned);
+            question("node2", &Prompt::Password { account: "me@gw:22".into(), text: "PIN:".into(), jump })
+        };
+        assert!(asked(None).starts_with("host node2: "));
+        assert!(asked(Some("gw")).starts_with("jump host gw for node2: "));
+    }
+
     /// TERM-1, TERM-2.
     #[test]
     fn server_prompt_is_one_clean_line() {
         let evil = "\x1b]0;title\x07\x1b[2JPIN:\nstop verified\r\u{9b}31m";
         let prompts = [
-            (Prompt::Password { account: evil.into(), text: evil.into() }, 1),
+            (Prompt::Password { account: evil.into(), text: evil.into(), jump: Some(evil.into()) }, 1),
             (Prompt::Passphrase { key: evil.into() }, 1),
+            (Prompt::CopyCheckpoint { path: evil.into(), bytes: 1, to: vec![evil.into()] }, 1),
             (
                 Prompt::UnknownHostKey { host: evil.into(), key_type: evil.into(), fingerprint: evil.into() },
                 3,

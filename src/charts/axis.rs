@@ -4,7 +4,9 @@ use rankdeck_core::series::{Place, Series, SeriesPoint, smooth};
 use rankdeck_kit::plot::{Axes, Dot, Trace};
 use rankdeck_kit::text;
 use rankdeck_types::ids::Generation;
+use rankdeck_types::words;
 use ratatui::style::Style;
+use std::borrow::Cow;
 
 /// What the x axis counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +36,17 @@ impl Axis {
             Axis::Steps => "steps",
             Axis::Time => "time",
             Axis::Wall => "wall clock",
+        }
+    }
+
+    /// Its name over series: `epochs` if all of them count those instead of steps.
+    pub fn name_over<'a>(self, series: impl IntoIterator<Item = &'a Series>) -> Cow<'static, str> {
+        let mut units = series.into_iter().map(Series::unit);
+        match units.next() {
+            Some(unit) if self == Axis::Steps && unit != "step" && units.all(|other| other == unit) => {
+                format!("{}s", words::clean(unit)).into()
+            }
+            _ => self.name().into(),
         }
     }
 
@@ -202,6 +215,16 @@ mod tests {
         assert_eq!([a.as_str(), &b], ["01-01 12:00", "01-04 12:00"]);
         let [a, b] = scale(Axis::Steps).labels([1_020_000.0, 1_020_400.0]);
         assert_ne!(a, b);
+    }
+
+    #[test]
+    fn axis_of_epochs_is_named_by_its_unit() {
+        let (mut epochs, steps) = (Series::default(), Series::default());
+        epochs.count_in("epoch");
+        assert_eq!(Axis::Steps.name_over([&epochs, &epochs]), "epochs");
+        assert_eq!(Axis::Steps.name_over([&epochs, &steps]), "steps");
+        assert_eq!(Axis::Steps.name_over([&steps]), "steps");
+        assert_eq!(Axis::Time.name_over([&epochs]), "time");
     }
 
     #[test]

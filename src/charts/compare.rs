@@ -185,16 +185,18 @@ fn span(panels: &[Panel]) -> (f64, f64) {
 
 /// Returns one row per run, series and point.
 pub fn csv(runs: &[ComparedRun], names: &[String]) -> String {
-    let mut out = String::from("run,series,env_step,time,mean,min,max,count,generation\n");
+    let mut out = String::from("run,series,env_step,time,mean,min,max,count,generation,unit\n");
     for run in runs {
         for name in names {
-            for point in run.series.get(name).map(Series::points).unwrap_or_default() {
+            let Some(series) = run.series.get(name) else { continue };
+            let unit = csv_field(series.unit());
+            for point in series.points() {
                 let place = point.place;
                 let (run, name) = (csv_field(&run.run), csv_field(name));
                 // Writing to a String cannot fail.
                 let _ = writeln!(
                     out,
-                    "{run},{name},{},{:.3},{},{},{},{},{}",
+                    "{run},{name},{},{:.3},{},{},{},{},{},{unit}",
                     place.step, place.time, point.mean, point.low, point.high, point.count, place.generation
                 );
             }

@@ -3,7 +3,7 @@
 //! A chart becomes a list of [`ChartShape`]s, be it of lines or a heat map; SVG and PNG draw these. PNG images
 //! have antialiased shapes, and text in a built-in font of 8 x 8 pixels.
 
-use crate::axis::Scale;
+use crate::axis::{Axis, Scale};
 use crate::heat::heat_grid;
 use crate::selection::SeriesList;
 use crate::view::ChartView;
@@ -96,7 +96,11 @@ pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFil
         true => vec![Panel { title: String::new(), curves: shown.iter().flat_map(curves).collect() }],
         false => {
             let lines = shown.iter().filter(|(name, _)| !is_map(name));
-            lines.map(|one| Panel { title: one.0.to_string(), curves: curves(one) }).collect()
+            let title = |name: &str, series: &Series| match scale.axis {
+                Axis::Steps if series.unit() != "step" => format!("{name} over {}s", series.unit()),
+                _ => name.to_string(),
+            };
+            lines.map(|one| Panel { title: title(one.0, one.1), curves: curves(one) }).collect()
         }
     };
     let (x, log) = (view.window(model), view.log);
@@ -116,17 +120,18 @@ pub fn files(model: &Model, list: &SeriesList, view: &ChartView) -> Vec<SavedFil
     files
 }
 
-/// Returns one row per point of the present line. `min` and `max` are the extremes of its `count` values.
+/// Returns one row per point of the present line. `min` and `max` are the extremes of its `count` values; `unit` is what
+/// `env_step` counts.
 pub fn csv(series: &[(&str, &Series)]) -> String {
-    let mut out = String::from("series,env_step,time,mean,min,max,count,generation\n");
+    let mut out = String::from("series,env_step,time,mean,min,max,count,generation,unit\n");
     for (name, series) in series {
-        let name = csv_field(name);
+        let (name, unit) = (csv_field(name), csv_field(series.unit()));
         for point in series.points() {
             let place = point.place;
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "{name},{},{:.3},{},{},{},{},{}",
+                "{name},{},{:.3},{},{},{},{},{},{unit}",
                 place.step, place.time, point.mean, point.low, point.high, point.count, place.generation
             );
         }
@@ -552,6 +557,10 @@ mod tests {
         assert_eq!(rows.len(), 1 + 2 * series.points().len());
         assert!(rows[1].starts_with("\"losses/a,b\","), "{}", rows[1]);
         assert!(text.contains(",1000000,") && rows.last().unwrap().starts_with("'=cmd,"));
+        assert!(rows[0].ends_with(",unit") && rows[1].ends_with(",step"));
+        let mut epochs = series.clone();
+        epochs.count_in("epoch");
+        assert!(csv(&[("loss", &epochs)]).lines().nth(1).is_some_and(|row| row.ends_with(",epoch")));
     }
 
     #[test]

@@ -25,7 +25,7 @@ def load(path):
 
 
 class Policy(nn.Module):
-    """The greedy policy of PPO, PPG, A2C, DQN or SAC."""
+    """The greedy policy of PPO, PPG, A2C, DQN, SAC or TD3."""
 
     def __init__(self, path):
         super().__init__()
@@ -65,6 +65,10 @@ class Policy(nn.Module):
             x = x if linear_end and i + 1 == len(layers) else self.activate(x)
         return x
 
+    def squash(self, x):
+        """Numbers to actions within their bounds."""
+        return torch.tanh(x) * ((self.high - self.low) / 2) + (self.high + self.low) / 2
+
     def convolve(self, x):
         """Images to numbers."""
         if len(self.shape) == 2:
@@ -100,7 +104,9 @@ class Policy(nn.Module):
         if self.algorithm == "sac":
             hidden = self.dense(x, self.layers("actor.fc", 2)[:-2], linear_end=False)
             mean = F.linear(hidden, *self.layers("actor.fc_mean", 2)[0])
-            return torch.tanh(mean) * ((self.high - self.low) / 2) + (self.high + self.low) / 2
+            return self.squash(mean)
+        if self.algorithm == "td3":
+            return self.squash(self.dense(x, self.layers("actor.", 2)))
         x = self.dense(x, shared, linear_end=False)
         if "n" in self.actions:
             return self.dense(x, self.layers("actor.", 2)).argmax(1)

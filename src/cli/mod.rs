@@ -17,9 +17,9 @@ mod usage;
 pub(crate) use support::{Failure, code};
 
 use commands::{
-    attach, check, compare, eval, explain, export, export_metrics, fetch, gpus, help, init, logs, mlflow,
-    play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status, stop,
-    tensorboard, wait,
+    attach, check, compare, drill, eval, explain, export, export_metrics, fetch, gpus, help, init, logs,
+    mlflow, play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status,
+    stop, tensorboard, wait,
 };
 use support::locate::ListedHosts;
 use support::{
@@ -111,7 +111,11 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
     child::read_sets(&mut cli.command)?;
     let alone = match &cli.command {
-        CliCommand::Run(_) | CliCommand::Check(_) | CliCommand::Home(_) | CliCommand::Gpus(_) => true,
+        CliCommand::Run(_)
+        | CliCommand::Check(_)
+        | CliCommand::Drill(_)
+        | CliCommand::Home(_)
+        | CliCommand::Gpus(_) => true,
         // Runs that were launched without a hosts file.
         _ => std::path::Path::new(run_id::RUNS).is_dir(),
     };
@@ -132,6 +136,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
             let done = run::run(hosts, *args).await;
             launch_again(hosts, options, done).await
         }
+        CliCommand::Drill(args) => drill::drill(hosts, *args, options).await,
         CliCommand::Attach(args) => {
             let done = attach::attach(hosts, args).await;
             launch_again(hosts, options, done).await

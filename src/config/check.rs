@@ -197,6 +197,7 @@ fn check_value(key: &ConfigKey, node: &Node, at: &SourceSpan, scope: &Scope, fou
         (ValueKind::Environment, TomlValue::Table(table)) => check_environment(path, table, found),
         (ValueKind::Names(what), TomlValue::Table(table)) => check_names(path, what, table, found),
         (ValueKind::Arguments, TomlValue::Table(table)) => check_arguments(path, table, found),
+        (ValueKind::Values, TomlValue::Table(_)) => {}
         (ValueKind::Gpus, value) => check_gpus(key, value, node, found),
         (ValueKind::Text(_), _) => found.push(wrong_value(key, node, "a string")),
         (kind, _) => found.push(wrong_value(key, node, &kind.expected())),

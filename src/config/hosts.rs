@@ -182,6 +182,15 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
         }
     } else {
         check_identity(Some(host), found);
+        if let Some(entry) = either("address")
+            && matches!(&entry.node.value, document::TomlValue::String(text) if text == "local")
+        {
+            found.push(
+                Diagnostic::at(&entry.node.place, format!("host `{name}`: `local` is not an address"))
+                    .label("not an address")
+                    .hint("for this machine, write `transport = \"local\"` in place of `address`"),
+            );
+        }
         // The default address is the name, which must be a valid address.
         if either("address").is_none()
             && let Err((why, hint)) = (ADDRESS.test)(name)
@@ -238,4 +247,24 @@ fn text<'a>(table: Option<&'a Node>, key: &str) -> Option<&'a str> {
 
 fn place(table: &Node, key: &str) -> SourceSpan {
     table.entry(key).map_or(&table.place, |found| &found.node.place).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_local_hints_at_the_transport() {
+        for text in [
+            "[[host]]\nname = \"a\"\naddress = \"local\"\n",
+            "[defaults]\naddress = \"local\"\n[[host]]\nname = \"a\"\n",
+        ] {
+            let source = Arc::new(SourceText::new("hosts.toml", text));
+            let found = read_source(&source).map(drop).unwrap_err();
+            assert_eq!(found.0.len(), 1, "{found}");
+            assert!(found.0[0].hint.contains("`transport = \"local\"`"), "{found}");
+        }
+        let source = "[[host]]\nname = \"a\"\naddress = \"localhost\"\n";
+        assert!(read_source(&Arc::new(SourceText::new("hosts.toml", source))).is_ok());
+    }
 }

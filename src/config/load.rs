@@ -208,8 +208,10 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         _ => None,
     };
     let worker = text("env.worker").map_or("auto", |(_, worker)| worker);
+    let is_name_only = ["env.library", "env.vector"].into_iter().any(|key| text(key).is_some());
     if let Some((place, id)) = text("env.id")
         && !id.trim().is_empty()
+        && !is_name_only
         && !BUILTIN_ENVS.contains(&id)
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
@@ -325,6 +327,8 @@ pub fn load_draft(
                 experiment: Some(root),
                 hosts_name: hosts_source.name(),
                 experiment_name: experiment_source.name(),
+                given: hosts_source.given(),
+                options: hosts_source.repeated(),
             };
             let mut found = Diagnostics::new();
             if let Some(made) = &translation {
@@ -333,7 +337,16 @@ pub fn load_draft(
             if experiment.launch.keep_launcher && !hosts_source.has_nproc() {
                 hosts.iter_mut().for_each(leave_to_launcher);
             }
-            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default(), resume: None };
+            let draft = PlanDraft {
+                run,
+                experiment,
+                hosts,
+                excluded: Default::default(),
+                resume: None,
+                program: None,
+                asked: Default::default(),
+                drill: false,
+            };
             for problem in draft.problems(&[]) {
                 found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
             }
@@ -363,6 +376,7 @@ fn long_strings(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
     let variable = |(name, value): (&String, &String)| (name.clone(), name.len() + value.len() + 2);
     let mut strings: Vec<(String, usize, usize)> = Vec::new();
     strings.extend(launch.command.iter().map(|word| ("launch.command".into(), word.len() + 1, MOST_STRING)));
+    strings.extend(launch.resume.iter().map(|word| ("launch.resume".into(), word.len() + 1, MOST_STRING)));
     let shared = launch.env.iter().map(variable);
     strings.extend(shared.map(|(name, bytes)| (format!("launch.env.{name}"), bytes, MOST_STRING)));
     for (node, host) in draft.hosts.iter().enumerate() {

@@ -12,6 +12,10 @@ pub struct Locator {
     pub(super) experiment: Option<Node>,
     pub(super) hosts_name: String,
     pub(super) experiment_name: String,
+    /// Options that set a key of every host, such as `--gpus`.
+    pub(super) given: Vec<&'static str>,
+    /// Options that select these hosts again.
+    pub(super) options: Vec<String>,
 }
 
 /// Document, its name, and the paths to try in turn.
@@ -28,6 +32,8 @@ impl Locator {
                 .ok(),
             hosts_name: hosts.name(),
             experiment_name: experiment.name(),
+            given: hosts.given(),
+            options: hosts.repeated(),
         }
     }
 
@@ -44,12 +50,15 @@ impl Locator {
         }
     }
 
-    /// Returns the arguments that select this experiment.
+    /// Returns the arguments that select this experiment and its hosts.
     pub fn subject(&self) -> String {
-        match self.experiment_name == COMMAND_LINE {
-            true => "-- COMMAND".to_owned(),
-            false => quote::word(&self.experiment_name),
-        }
+        let options = self.options.iter().map(|word| quote::word(word));
+        // What follows `--` belongs to the command.
+        let words: Vec<String> = match self.experiment_name == COMMAND_LINE {
+            true => options.chain(["-- COMMAND".to_owned()]).collect(),
+            false => std::iter::once(quote::word(&self.experiment_name)).chain(options).collect(),
+        };
+        words.join(" ")
     }
 
     /// Creates an error about a dotted key.
@@ -64,6 +73,11 @@ impl Locator {
         let (table, last) = key.rsplit_once('.').unwrap_or(("", key));
         let (own, table) = (key.to_owned(), table.to_owned());
         if key == "host" || key.starts_with("host.") {
+            // The option wins over the file.
+            let option = self.given.iter().find(|option| option.trim_start_matches('-') == last);
+            if let Some(option) = option {
+                return (None, option, Vec::new());
+            }
             (self.hosts.as_ref(), &self.hosts_name, vec![own, format!("defaults.{last}"), table])
         } else {
             (self.experiment.as_ref(), &self.experiment_name, vec![own, table])
@@ -74,6 +88,32 @@ impl Locator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn option_of_the_command_line_is_named_by_itself() {
+        let hosts = HostsSource::parse("gpu-a,gpu-b");
+        let hosts = HostsSource::Venv(Box::new(hosts), "env".into());
+        let hosts = HostsSource::Ranks(Box::new(hosts), 2);
+        let locator = Locator::new(&hosts, &ExperimentSource::File("e.toml".into()));
+        assert_eq!(locator.place("host.1.venv"), "--venv");
+        assert_eq!(locator.place("host.0.nproc"), "--nproc");
+        assert_eq!(locator.place("host.0.gpus"), "--hosts");
+        assert!(locator.diagnostic("host.0.nproc", "x").to_string().contains("--nproc"));
+    }
+
+    #[test]
+    fn subject_repeats_hosts_that_were_given() {
+        let subject =
+            |hosts: &HostsSource, experiment: ExperimentSource| Locator::new(hosts, &experiment).subject();
+        let file = || ExperimentSource::File("my e.toml".into());
+        let command = ExperimentSource::Command { words: vec!["./x".into()], ships: false };
+        assert_eq!(subject(&HostsSource::Here, file()), "'my e.toml'");
+        assert_eq!(subject(&HostsSource::parse("hosts.toml"), file()), "'my e.toml'");
+        assert_eq!(subject(&HostsSource::parse("lab.toml"), file()), "'my e.toml' --hosts lab.toml");
+        let two = HostsSource::Ranks(Box::new(HostsSource::Here), 2);
+        assert_eq!(subject(&two, file()), "'my e.toml' --nproc 2");
+        assert_eq!(subject(&HostsSource::parse("a,b"), command), "--hosts a,b -- COMMAND");
+    }
 
     #[test]
     fn key_falls_back_to_defaults_then_to_its_table() {

@@ -35,6 +35,8 @@ pub enum HostsSource {
 
 /// Name of a source that is not a file.
 const HOSTS_OPTION: &str = "--hosts";
+/// The hosts file that is used without [`HOSTS_OPTION`].
+const DEFAULT_FILE: &str = "hosts.toml";
 
 impl HostsSource {
     /// Parses `--hosts`: a file, or destinations separated by commas.
@@ -166,6 +168,42 @@ impl HostsSource {
             None => return None,
         };
         document::parse(&source).ok()
+    }
+
+    /// Returns the options that set a key of every host.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let (inner, option) = match self {
+            HostsSource::File(_) | HostsSource::Named(_) | HostsSource::Here | HostsSource::Slurm { .. } => {
+                return Vec::new();
+            }
+            HostsSource::Ranks(inner, _) => (inner, "--nproc"),
+            HostsSource::Devices(inner, _) => (inner, "--gpus"),
+            HostsSource::Venv(inner, _) => (inner, "--venv"),
+        };
+        let mut given = inner.given();
+        given.push(option);
+        given
+    }
+
+    /// Returns the options that a repeated command needs: hosts that it finds by itself need none.
+    pub(super) fn repeated(&self) -> Vec<String> {
+        let options = self.options();
+        let is_found = match self.innermost() {
+            HostsSource::Here => true,
+            HostsSource::File(path) => path == Path::new(DEFAULT_FILE),
+            _ => false,
+        };
+        // The hosts come first.
+        options.into_iter().skip(if is_found { 2 } else { 0 }).collect()
+    }
+
+    fn innermost(&self) -> &HostsSource {
+        match self {
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) | HostsSource::Venv(inner, _) => {
+                inner.innermost()
+            }
+            source => source,
+        }
     }
 
     /// Returns the command-line options for this source.

@@ -34,9 +34,32 @@ pub(super) fn check(root: &Node, experiment: &Experiment, found: &mut Diagnostic
         let names = template::names_in(word).filter(|_| !is_program);
         found.0.extend(names.filter_map(|name| mistake(experiment, name, &at)));
     }
+    check_resume(root, experiment, found);
+    for (index, word) in launch.resume.iter().enumerate() {
+        let at = || nearest(root, &[format!("launch.resume.{index}"), "launch.resume".to_owned()]);
+        found.0.extend(template::names_in(word).filter_map(|name| mistake(experiment, name, &at)));
+    }
     for (key, value) in &launch.env {
         let at = || nearest(root, &[format!("launch.env.{key}"), "launch.env".to_owned()]);
         found.0.extend(template::names_in(value).filter_map(|name| mistake(experiment, name, &at)));
+    }
+}
+
+/// Reports words of `launch.resume` that reach no program.
+fn check_resume(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
+    let launch = &experiment.launch;
+    if launch.resume.is_empty() {
+        return;
+    }
+    let place = nearest(root, &["launch.resume"]);
+    let shell = CommandParts::of(&launch.command).filter(|parts| parts.is_shell());
+    if launch.command.is_empty() {
+        let error = "`launch.resume` is for a program of your own; the built-in trainer resumes by itself";
+        found.push(Diagnostic::at(&place, error).hint("remove it, or set `launch.command`"));
+    } else if let Some(shell) = shell.and_then(|parts| launch.command.get(parts.program)) {
+        let error = format!("the words of `launch.resume` may reach no program behind `{shell}`");
+        let hint = "write `{resume}` in `launch.command`, or read `$RANKDECK_RESUME` in the script";
+        found.push(Diagnostic::at(&place, error).label("appended to the command").hint(hint));
     }
 }
 
@@ -212,6 +235,18 @@ mod tests {
         }
         let in_env = found("[launch]\ncommand = [\"t\"]\nenv = { A = \"{run.sed}\" }\n", &[]);
         assert!(in_env.len() == 1 && in_env[0].contains("{run.seed}"), "{in_env:?}");
+    }
+
+    #[test]
+    fn resume_words_need_a_program_that_gets_them() {
+        let of = |command: &str, resume: &str| {
+            found(&format!("[launch]\ncommand = [{command}]\nresume = [{resume}]\n"), &[])
+        };
+        assert!(of("\"python3\", \"t.py\"", "\"--resume\", \"{resume}\"").is_empty());
+        let misspelled = of("\"t\"", "\"{resmue}\"");
+        assert!(misspelled.len() == 1 && misspelled[0].contains("{resume}"), "{misspelled:?}");
+        let shell = of("\"bash\", \"run.sh\"", "\"{resume}\"");
+        assert!(shell.len() == 1 && shell[0].contains("RANKDECK_RESUME"), "{shell:?}");
     }
 
     #[test]

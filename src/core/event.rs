@@ -4,16 +4,17 @@
 //! of `(Timestamp, Event)`. [`Effect`] is what the core wants done, as data: the shell executes it and reports
 //! back with events.
 
+use crate::model::SlowLink;
 use crate::report::Report;
 use crate::watch::history::silence::PaceHistory;
 use rankdeck_proto::link::{LinkCommand, LinkEvent};
-use rankdeck_proto::message::{AgentMessage, LaunchHash, StopMode};
+use rankdeck_proto::message::{AgentMessage, CheckpointReply, LaunchHash, StopMode};
 use rankdeck_proto::process::{ProcessAction, ProcessName};
 use rankdeck_proto::search::LogSearch;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, Rank, WallTime};
-use rankdeck_types::link_state::LinkState;
+use rankdeck_types::link_state::{LinkState, Prompt};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -126,6 +127,8 @@ pub enum Event {
         #[serde(skip)]
         answer: Option<String>,
     },
+    /// The user answered whether a checkpoint is copied between hosts.
+    CopyAnswered { yes: bool },
     /// Warnings of whatever prepared the run, for people to see from the start.
     Warned {
         /// One warning per line.
@@ -148,6 +151,8 @@ pub enum Event {
         #[serde(rename = "learnt")]
         pace: PaceHistory,
     },
+    /// An earlier `rankdeck check --measure` found links between hosts slow.
+    Measured { slow_links: Vec<SlowLink> },
     /// Time passed; nothing else did.
     Ticked,
 }
@@ -176,6 +181,16 @@ impl Event {
             Event::Watched { .. } | Event::Searched { .. } | Event::ProcessActionRequested { .. } => false,
             _ => true,
         }
+    }
+
+    /// The event without bytes of a checkpoint, which no record has; `None`: it has none.
+    pub fn without_pieces(&self) -> Option<Event> {
+        let Event::AgentMessage { node, message } = self else { return None };
+        let AgentMessage::Checkpoint { request, reply } = &**message else { return None };
+        let CheckpointReply::Piece { bytes, .. } = **reply else { return None };
+        let reply = Box::new(CheckpointReply::Piece { bytes, data: String::new() });
+        let message = Box::new(AgentMessage::Checkpoint { request: *request, reply });
+        Some(Event::AgentMessage { node: *node, message })
     }
 
     /// The same, of a launch that the user was shown.
@@ -218,6 +233,8 @@ pub enum Effect {
         node: NodeRank,
         name: String,
     },
+    /// Ask the user; without one, the answer is no.
+    Ask { node: NodeRank, prompt: Prompt },
     /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.
     Report(Box<Report>),
     /// End the console.

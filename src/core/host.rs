@@ -11,6 +11,7 @@
 use rankdeck_proto::message::{LaunchHash, LaunchSpec, Record, StopMode};
 use rankdeck_types::ids::{Generation, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Most records that are kept of a launch that this console does not follow yet.
 pub(crate) const AHEAD: usize = 4096;
@@ -88,6 +89,12 @@ pub struct HostMachine {
     /// Its agent has recorded an order to stop its latest generation.
     #[serde(rename = "stop_told")]
     pub(crate) stop_recorded: bool,
+    /// Modes of this console's orders that end the run and are not recorded yet.
+    #[serde(default)]
+    pub(crate) ends_sent: BTreeSet<StopMode>,
+    /// The latest record when this console first attached: up to there, it found the run as it is.
+    #[serde(default)]
+    pub(crate) found_at: Option<u64>,
     /// `last_seq` at the latest gap. A second gap at the same place is a loss in the spool itself and is
     /// ignored.
     pub(crate) gap_at: Option<u64>,
@@ -155,6 +162,7 @@ impl HostMachine {
             self.generation = Some(generation);
             (self.proved, self.stop_sent, self.stop_recorded) = (None, None, false);
             (self.searched, self.kills_at) = (false, None);
+            self.ends_sent.clear();
         }
         is_new
     }

@@ -107,6 +107,7 @@ mod tests {
                 master_addr: "node00000.cluster.example".into(),
                 master_port: 65_535,
                 resume: Some("x".repeat(4096)),
+                resume_at: None,
                 plan: plan.share_of(NodeRank(0)),
             });
             let exit = Exit::NotStarted { error: "e".repeat(300) };
@@ -124,7 +125,7 @@ mod tests {
             let snapshot =
                 AgentMessage::Snapshot { spec: Some(spec.clone()), ranks, last_seq: u64::MAX, holds: vec![] };
             assert!(frame::encode(&snapshot).is_ok(), "{hosts} hosts of {nproc} ranks, {fits} bytes");
-            let launch = ConsoleMessage::Launch { spec, private: Default::default() };
+            let launch = ConsoleMessage::Launch { spec, private: Default::default(), after_end: true };
             assert!(frame::encode(&launch).is_ok());
         }
     }

@@ -25,6 +25,7 @@ pub mod launch_size;
 mod limits;
 pub mod model;
 pub mod origin;
+mod placement;
 pub mod reason;
 pub mod report;
 mod run;

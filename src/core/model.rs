@@ -23,13 +23,15 @@ pub use queries::{
 use crate::card::RankEvidence;
 use crate::end::RankEnd;
 use crate::host::{HostMachine, HostStage};
-use crate::report::{FirstFailure, RankProgress, RunOutcome, Severity, VerdictKind, VerdictReport};
+use crate::report::{
+    FirstFailure, RankProgress, ResultsReport, RunOutcome, Severity, VerdictKind, VerdictReport,
+};
 use crate::series::{Place, Series};
 use crate::watch::history::rank_history::RankHistory;
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{
-    Counters, Evaluation, Exception, Exit, FailureKind, HostSample, LaunchHash, Phase, RankSample, StopMode,
-    Survivor, Work,
+    CheckpointOrigin, Counters, Evaluation, Exception, Exit, FailureKind, HostSample, InnerRank, LaunchHash,
+    Phase, RankSample, RunResults, StepSource, StopMode, Survivor, Work,
 };
 use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::rate::SmoothedRate;
@@ -41,6 +43,7 @@ use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::plan::{Plan, PlannedRank};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -67,7 +70,8 @@ pub struct Model {
     pub lineage: Lineage,
     /// Evaluations of the present line of training, oldest first.
     pub evals: VecDeque<Evaluation>,
-    /// Checkpoints of the present line of training, oldest first.
+    /// Checkpoints of the present line of training, oldest first. The last one is the latest that ranks have
+    /// reported; if they report none, the latest that was found.
     pub checkpoints: VecDeque<CheckpointModel>,
     /// Charts: scalar name to values over global env_step. The console itself makes `charts/episodic_return`,
     /// `charts/eval_return` and `charts/SPS`.
@@ -96,12 +100,31 @@ pub struct Model {
     pub process_queries: ProcessQueries,
     /// Weight fingerprints: latest comparison.
     pub fingerprint: Option<FingerprintModel>,
+    /// Slow links between hosts, as measured before the launch.
+    #[serde(default)]
+    pub slow_links: Vec<SlowLink>,
     /// What happened, for the events pane, oldest first, bounded.
     pub history: VecDeque<HistoryLine>,
     /// Losses of information.
     pub drops: DataLoss,
     /// Grows with every change that a screen could show.
     pub revision: u64,
+}
+
+/// Files that ranks of a host have written where they work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostResults {
+    pub node: NodeRank,
+    pub host: String,
+    #[serde(flatten)]
+    pub results: RunResults,
+}
+
+impl RunModel {
+    /// Results of all hosts.
+    pub fn results(&self) -> Vec<ResultsReport> {
+        ResultsReport::of(self.results.iter().map(|found| (&*found.host, &found.results)))
+    }
 }
 
 /// Life of the run.
@@ -139,12 +162,18 @@ pub struct RunModel {
     /// What is odd about the end, though no failure; bounded.
     #[serde(default)]
     pub end_warnings: Vec<String>,
+    /// What ranks have written where they work: one entry per host, in node-rank order.
+    #[serde(default)]
+    pub results: Vec<HostResults>,
     /// Global step goal, when there is one.
     pub total_steps: Option<u64>,
     /// `ADDRESS:PORT` of rank 0's store.
     pub master: String,
     /// What the present generation began from; `None`: from scratch.
     pub resumed: Option<String>,
+    /// Packs that generations have run, each with the first generation of it; the latest few.
+    #[serde(default)]
+    pub codes: Vec<(Generation, String)>,
     /// Hash of the present launch.
     pub launch: Option<LaunchHash>,
     /// Names of the hosts on which something may be left, once the run is over.
@@ -159,6 +188,9 @@ pub struct RunModel {
     pub restarts: u32,
     /// Why the latest restart was refused.
     pub refused: Option<String>,
+    /// Another console has ended the run since this one attached.
+    #[serde(default)]
+    pub stopped_elsewhere: bool,
     /// Names of the hosts that a requested restart waits for. Nothing is stopped before they respond.
     #[serde(default)]
     pub restart_awaits: Vec<String>,
@@ -199,12 +231,12 @@ pub enum RunState {
     Over,
 }
 
-/// A checkpoint on rank 0's host.
+/// A checkpoint, reported by a rank or found by an agent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CheckpointModel {
-    /// Path on rank 0's host.
+    /// Path on the host that saved it.
     pub path: String,
-    /// Global environment steps.
+    /// Global environment steps; 0: unknown.
     pub env_step: u64,
     pub train_iter: u64,
     /// Why it was written.
@@ -215,13 +247,42 @@ pub struct CheckpointModel {
     /// When it was complete, seconds since the epoch on the console's clock; 0: unknown.
     #[serde(default)]
     pub at: WallTime,
+    /// How it is known.
+    #[serde(default)]
+    pub origin: CheckpointOrigin,
+    /// Source of its steps, if no rank has reported them.
+    #[serde(default)]
+    pub step_from: Option<StepSource>,
+    /// Size, of all files in it; `None`: unknown.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+    /// The host that saved it.
+    #[serde(default)]
+    pub node: NodeRank,
 }
 
 impl CheckpointModel {
     /// As lists of runs have it.
     pub fn saved(&self) -> SavedCheckpoint {
-        let CheckpointModel { path, env_step, train_iter, reason, .. } = self.clone();
-        SavedCheckpoint { path, env_step, train_iter, reason }
+        let CheckpointModel { path, env_step, train_iter, reason, origin, bytes, .. } = self.clone();
+        SavedCheckpoint { path, env_step, train_iter, reason, origin, bytes }
+    }
+
+    /// Its steps, if known.
+    pub fn step(&self) -> Option<u64> {
+        self.saved().step()
+    }
+
+    /// See [`SavedCheckpoint::remark`].
+    pub fn remark(&self) -> String {
+        self.saved().remark()
+    }
+
+    /// A file is this checkpoint, or a part of it.
+    pub(crate) fn covers(&self, path: &str) -> bool {
+        let below =
+            |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+        self.path == path || below(&self.path, path) || below(path, &self.path)
     }
 }
 
@@ -248,6 +309,20 @@ pub struct FingerprintModel {
     pub equal: bool,
     /// How many comparisons so far.
     pub compared: u64,
+}
+
+/// A link between two hosts that `rankdeck check --measure` found slow, against the other links.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowLink {
+    /// Names of the hosts.
+    pub hosts: [String; 2],
+    /// Bits per second.
+    pub bps: f64,
+    /// Bits per second of the usual link of these hosts.
+    pub usual_bps: f64,
+    /// The day of the measurement, for people.
+    pub day: String,
 }
 
 /// Losses of information, shown when not zero.
@@ -311,12 +386,32 @@ impl Model {
             |node: NodeRank| self.hosts.get(node.index()).is_none_or(|host| !excluded.contains(&host.name));
         let mut ranks = self.ranks.iter().filter(|rank| counts(rank.node));
         match self.run.state {
-            RunState::Running | RunState::Over => true,
-            RunState::Launching => ranks.all(|rank| rank.life != RankLife::Pending),
+            RunState::Over => true,
+            // Hosts that do not respond may not have started theirs.
+            RunState::Launching | RunState::Running => ranks.all(|rank| rank.life != RankLife::Pending),
             RunState::Draining => {
                 ranks.all(|rank| self.hosts.get(rank.node.index()).is_some_and(HostModel::is_clear))
             }
             RunState::Connecting | RunState::Restarting => false,
+        }
+    }
+
+    /// Names of the hosts with ranks in the present generation; of all hosts until its plan is known.
+    pub fn member_names(&self) -> Vec<String> {
+        let has_ranks =
+            |host: &&HostModel| self.plan.as_ref().is_none_or(|plan| plan.has_ranks(host.node_rank));
+        self.hosts.iter().filter(has_ranks).map(|host| host.name.clone()).collect()
+    }
+
+    /// Why no restart can be requested now; `None`: it can. `changes`: of the hosts or the plan, which is possible
+    /// only while nothing is being stopped.
+    pub fn restart_obstacle(&self, changes: bool) -> Option<&'static str> {
+        match self.run.state {
+            RunState::Connecting | RunState::Launching => Some("the run has not started yet"),
+            RunState::Restarting if self.run.restart_at.is_some() => None,
+            RunState::Restarting => Some("already restarting"),
+            RunState::Draining if changes => Some("the run is shutting down"),
+            RunState::Running | RunState::Draining | RunState::Over => None,
         }
     }
 
@@ -724,6 +819,9 @@ pub struct RankModel {
     /// Its main program has returned: what follows is the exit of its interpreter.
     #[serde(default)]
     pub returned: bool,
+    /// The ranks that it has started itself, of a process group of their own, in their order.
+    #[serde(default)]
+    pub inner: Vec<InnerRank>,
     /// How it ended.
     #[serde(default)]
     pub end: Option<RankEnd>,
@@ -750,6 +848,9 @@ pub struct RankModel {
     pub rate: SmoothedRate,
 }
 
+/// Most ranks of its own that are kept of a rank.
+const INNER_RANKS: usize = 64;
+
 impl RankModel {
     /// A planned rank of which nothing is known yet.
     pub fn pending(planned: &PlannedRank, host: &str) -> RankModel {
@@ -771,6 +872,7 @@ impl RankModel {
             exception: None,
             raised: false,
             returned: false,
+            inner: Vec::new(),
             end: None,
             signalled: None,
             inspection: None,
@@ -780,6 +882,31 @@ impl RankModel {
             watch_history: RankHistory::default(),
             rate: SmoothedRate::default(),
         }
+    }
+
+    /// Takes one of the ranks that it has started itself; a later one replaces that of the same number. Returns
+    /// whether the number is new.
+    pub(crate) fn add_inner(&mut self, inner: InnerRank) -> bool {
+        let is_full = self.inner.len() >= INNER_RANKS;
+        let known = self.inner.iter_mut().find(|known| known.rank == inner.rank);
+        let is_new = known.is_none();
+        match known {
+            Some(known) => *known = inner,
+            None if !is_full => self.inner.push(inner),
+            None => return false,
+        }
+        self.inner.sort_by_key(|inner| inner.rank);
+        is_new
+    }
+
+    /// `4 ranks of its own: world 4, backend gloo`; `None` without any.
+    pub fn inner_ranks(&self) -> Option<String> {
+        let first = self.inner.first()?;
+        let world = first.world_size.map_or("unknown".to_owned(), |size| size.to_string());
+        let backend =
+            Some(&first.backend).filter(|backend| !backend.is_empty()).map_or("default", String::as_str);
+        let count = words::plural(self.inner.len(), "rank");
+        Some(format!("{count} of its own: world {world}, backend {}", words::clean(backend)))
     }
 
     /// Its process ended by a failure; what a stop causes is none.

@@ -7,28 +7,171 @@
 //! - ORIGIN-2: a generation that begins earlier leaves the checkpoints after its origin behind: they are not
 //!   offered again, and `latest` and `best` do not name them.
 //! - ORIGIN-3: the question names every variable of the console whose value is sent.
+//! - ORIGIN-4: a restart takes the code of the generation before, and the present content of its directory only on
+//!   request. Ranks that run in the directory itself always take it as it is. Its text reports which, and the
+//!   files that have changed.
 
 use crate::model::{CheckpointModel, Model, RunState};
 use rankdeck_proto::lineage::{Origin, SavedAt};
 use rankdeck_proto::message::LaunchHash;
 use rankdeck_proto::run_entry::SavedCheckpoint;
+use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::ids::Generation;
+use rankdeck_types::ids::{Generation, NodeRank};
 use rankdeck_types::plan::Plan;
+use rankdeck_types::promise::Contract;
 use rankdeck_types::words::{clip, count, plural};
 use std::collections::VecDeque;
 
 /// The word for the latest checkpoint.
 pub const LATEST: &str = "latest";
+/// The reason of the checkpoint of the best evaluation.
+const BEST: &str = "best";
 /// The word for a start without any checkpoint.
 pub const SCRATCH: &str = "scratch";
+/// Most checkpoints that a question names.
+const FIXED: usize = 4;
 /// Longest command in a question, characters.
 const COMMAND: usize = 240;
+
+/// Most names of changed files in a text.
+const NAMED: usize = 3;
 
 /// Whether a word asks for a start without any checkpoint; `afresh` is its former name.
 pub fn is_scratch(word: &str) -> bool {
     [SCRATCH, "afresh"].contains(&word)
+}
+
+/// Which code the next generation runs (ORIGIN-4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CodeChoice {
+    /// The code of the present generation.
+    #[default]
+    Same,
+    /// What its directory contains now.
+    New,
+}
+
+impl CodeChoice {
+    /// Its words.
+    pub const WORDS: [(&str, CodeChoice); 2] = [("same", CodeChoice::Same), ("new", CodeChoice::New)];
+
+    /// Parses `same` or `new`.
+    ///
+    /// # Errors
+    /// It is another word.
+    pub fn parse(word: &str) -> Result<CodeChoice, String> {
+        let found = CodeChoice::WORDS.into_iter().find(|(name, _)| *name == word);
+        found.map(|(_, choice)| choice).ok_or_else(|| "expected `same` or `new`".to_owned())
+    }
+}
+
+/// The code of a plan's ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlannedCode {
+    /// A directory of their hosts, which is not uploaded.
+    InPlace,
+    /// A pack, by its hash.
+    Pack(String),
+}
+
+impl PlannedCode {
+    /// `None` for the built-in trainer, which has no code of the user.
+    pub fn of(plan: &Plan) -> Option<PlannedCode> {
+        match &plan.experiment.launch.code {
+            Some(Code::Pack(hash)) => Some(PlannedCode::Pack(hash.clone())),
+            Some(Code::Path(_)) | None => (!plan.is_builtin()).then_some(PlannedCode::InPlace),
+        }
+    }
+
+    /// The hash of a pack.
+    pub fn into_hash(self) -> Option<String> {
+        match self {
+            PlannedCode::InPlace => None,
+            PlannedCode::Pack(hash) => Some(hash),
+        }
+    }
+}
+
+/// Files that differ.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChangedFiles {
+    /// Paths of the first few.
+    pub named: Vec<String>,
+    pub count: usize,
+}
+
+impl ChangedFiles {
+    /// Of all their paths.
+    pub fn new(mut paths: Vec<String>) -> ChangedFiles {
+        let count = paths.len();
+        paths.truncate(NAMED);
+        ChangedFiles { named: paths, count }
+    }
+
+    /// `train.py, model.py, data.py and 3 more`; empty without any.
+    pub fn text(&self) -> String {
+        let names = self.named.join(", ");
+        match self.count.saturating_sub(self.named.len()) {
+            0 => names,
+            more if names.is_empty() => plural(more, "file"),
+            more => format!("{names} and {more} more"),
+        }
+    }
+}
+
+/// The code of a run that is to restart, against its directory on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeStanding {
+    /// Ranks run in the directory itself.
+    pub in_place: bool,
+    /// What has changed since the present generation; `None`: the directory is not on this machine, or no
+    /// console here has recorded what was in it.
+    pub changed: Option<ChangedFiles>,
+}
+
+impl CodeStanding {
+    /// New code can be requested.
+    pub fn is_offered(&self) -> bool {
+        !self.in_place && self.changed.as_ref().is_some_and(|changed| changed.count > 0)
+    }
+
+    /// `code: same as before (train.py and 3 more changed since)`.
+    pub fn text(&self, choice: CodeChoice) -> String {
+        let changed = self.changed.as_ref().filter(|changed| changed.count > 0).map(ChangedFiles::text);
+        let known = self.changed.is_some();
+        match (self.in_place, choice, changed) {
+            (true, _, Some(changed)) => format!("code: the directory as it is now ({changed} changed since)"),
+            (true, _, None) if known => "code: the directory as it is now (unchanged)".to_owned(),
+            (true, _, None) => "code: the directory as it is now".to_owned(),
+            (false, CodeChoice::New, Some(changed)) => format!("code: new ({changed} changed)"),
+            (false, CodeChoice::Same, Some(changed)) => {
+                format!("code: same as before ({changed} changed since)")
+            }
+            (false, _, None) if known => "code: same as before (unchanged)".to_owned(),
+            (false, _, None) => "code: same as before (its directory is not on this machine)".to_owned(),
+        }
+    }
+}
+
+/// What the next generation takes, as reports name it: `same`, `new` or `in_place`; `None` for the built-in
+/// trainer.
+pub(crate) fn code_word(present: &Plan, next: &Plan) -> Option<&'static str> {
+    Some(match PlannedCode::of(next)? {
+        PlannedCode::InPlace => "in_place",
+        code if PlannedCode::of(present).as_ref() == Some(&code) => "same",
+        PlannedCode::Pack(_) => "new",
+    })
+}
+
+/// The same for people.
+pub fn code_text(word: &str) -> &'static str {
+    match word {
+        "same" => "same code",
+        "new" => "new code",
+        _ => "code as it is in its directory",
+    }
 }
 
 /// The state of a run that is to restart.
@@ -52,6 +195,11 @@ pub struct Standing {
     pub resumed: Option<String>,
     /// A host that may have a checkpoint does not report.
     pub silent: bool,
+    /// A host does not respond: nothing is set aside there.
+    pub away: bool,
+    /// Checkpoints that a start from scratch cannot set aside: a container writes them where its host has other
+    /// files, or their paths are those of whole directories.
+    pub fixed: Vec<String>,
 }
 
 /// Where a generation begins.
@@ -110,11 +258,13 @@ impl Standing {
             running: model.run.state != RunState::Over,
             generation: model.run.generation,
             ranks: model.ranks.len(),
-            hosts: model.hosts.iter().map(|host| host.name.clone()).collect(),
+            hosts: model.member_names(),
             env_step: totals.or(summed).or(own),
             latest: model.checkpoints.back().map(CheckpointModel::saved),
             resumed: model.run.resumed.clone(),
             silent,
+            away: model.hosts.iter().any(|host| host.link.is_unreachable()),
+            fixed: fixed(model),
         }
     }
 
@@ -131,14 +281,17 @@ impl Standing {
         }
         let named = |path: &String| path.rsplit('/').next().unwrap_or(path).to_owned();
         match (&self.latest, &self.resumed) {
-            (Some(saved), _) => Ok(StartPoint::at(LATEST, LATEST, Some(saved.env_step))),
+            (Some(saved), _) if saved.step().is_none() => {
+                Ok(StartPoint::at(format!("{LATEST}: {}", named(&saved.path)), LATEST, None))
+            }
+            (Some(saved), _) => Ok(StartPoint::at(LATEST, LATEST, saved.step())),
             // The stop writes it.
             (None, _) if self.builtin && self.running => Ok(StartPoint::at(LATEST, LATEST, None)),
             // It began there, and has saved nothing since.
             (None, Some(from)) => Ok(StartPoint::at(named(from), from, None)),
             (None, None) if self.silent => Err(HintedError::new(
                 format!("no checkpoint of run {} found: not all of its hosts answer", self.run),
-                "`--from scratch` starts without one, `--from PATH` names a file on rank 0's host",
+                "`--from scratch` starts without one, `--from PATH` names a file on a host that answers",
             )),
             (None, None) if word.is_some() => Err(HintedError::new(
                 format!("run {} has no checkpoint", self.run),
@@ -178,12 +331,19 @@ impl Standing {
                 0 => "all progress is discarded".to_owned(),
                 steps => format!("all progress ({} steps) is discarded", count(steps)),
             };
+            if self.away {
+                return format!("{lost}; checkpoints on hosts that do not respond stay where they are");
+            }
             return match self.builtin {
                 true => {
                     format!("{lost}; earlier checkpoints are kept in checkpoints/gen{}/", self.generation)
                 }
                 false => {
-                    format!("{lost}; checkpoints that it reported are kept in gen{}/", self.generation)
+                    let fixed = match self.fixed.as_slice() {
+                        [] => String::new(),
+                        fixed => format!("; not set aside: {}", fixed.join(", ")),
+                    };
+                    format!("{lost}; its checkpoints are kept in gen{}/{fixed}", self.generation)
                 }
             };
         }
@@ -231,10 +391,49 @@ impl Standing {
         };
         let latest = self.latest.as_ref().filter(|saved| from == LATEST || saved.path == from);
         match latest {
-            Some(saved) => StartPoint::at(LATEST, from, Some(saved.env_step)),
+            Some(saved) => StartPoint::at(LATEST, from, saved.step()),
             None => StartPoint::at(from.rsplit('/').next().unwrap_or(from), from, None),
         }
     }
+}
+
+/// The known checkpoint that a word names: `best`, an iteration, a step, a path or a file name. The newest fits.
+pub fn named<'a>(model: &'a Model, word: &str) -> Option<&'a CheckpointModel> {
+    let number = word.parse::<u64>().ok();
+    let fits: [&dyn Fn(&CheckpointModel) -> bool; 4] = [
+        &|saved| saved.path == word,
+        &|saved| saved.reason == word,
+        &|saved| number.is_some() && [saved.train_iter, saved.env_step].map(Some).contains(&number),
+        &|saved| saved.path.rsplit('/').next() == Some(word),
+    ];
+    fits.iter().find_map(|fits| model.checkpoints.iter().rev().find(|saved| fits(saved)))
+}
+
+/// Known checkpoints of a script that cannot be set aside, some of them.
+fn fixed(model: &Model) -> Vec<String> {
+    let Some(plan) = model.plan.as_ref().filter(|plan| !plan.is_builtin()) else { return Vec::new() };
+    let below = |outer: &str, path: &str| {
+        let outer = outer.trim_end_matches('/');
+        path.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_fixed = |saved: &&CheckpointModel| {
+        let run_dir = model.hosts.get(saved.node.index()).map_or("", |host| host.run_dir.as_str());
+        let host = plan.hosts.get(saved.node.index()).map(|planned| &planned.host);
+        // `WORKDIR/runs/RUN`, as the host has resolved it.
+        let workdir = run_dir.rsplit_once("/runs/").map_or("", |(workdir, _)| workdir);
+        let path = saved.path.as_str();
+        let shared = [workdir, run_dir].iter().any(|folder| !folder.is_empty() && below(folder, path));
+        let in_container = host.is_some_and(|host| host.setup.container.is_some());
+        let holds_run = !run_dir.is_empty() && below(path, run_dir);
+        !path.starts_with('/') || holds_run || in_container && !shared
+    };
+    let mut found: Vec<String> = Vec::new();
+    for saved in model.checkpoints.iter().rev().filter(is_fixed) {
+        if found.len() < FIXED && !found.contains(&saved.path) {
+            found.push(saved.path.clone());
+        }
+    }
+    found
 }
 
 /// The command that is started, shortened, and what it gets of this console: part of every question.
@@ -245,7 +444,17 @@ pub fn command(plan: &Plan, next: Option<&Experiment>) -> Vec<String> {
         0 => command,
         more => format!("{} and {} more characters", clip(&command, COMMAND), count(more as u64)),
     };
-    std::iter::once(format!("Command: {command}")).chain(passed(plan, next)).collect()
+    std::iter::once(format!("Command: {command}"))
+        .chain(caution(plan, next))
+        .chain(passed(plan, next))
+        .collect()
+}
+
+/// What a restart from a checkpoint does if the program does not declare that it resumes; `None` also for plans that
+/// do not record it.
+fn caution(plan: &Plan, next: Option<&Experiment>) -> Option<String> {
+    let contract = Contract::of(next.unwrap_or(&plan.experiment), plan.program.as_ref()?);
+    Some(format!("A restart {}.", contract.caution()?.error))
 }
 
 /// What ranks get from the console's environment: for a plan that hosts report, part of every question
@@ -295,22 +504,33 @@ pub(crate) fn placed(
     Origin::of(began, from, at)
 }
 
-/// Forgets checkpoints that the generation `began` leaves behind (ORIGIN-2).
+/// Forgets checkpoints that the generation `began` leaves behind (ORIGIN-2). `by`: the host whose records have come
+/// up to its launch; `None`: those of all hosts have.
 pub(crate) fn leave_behind(
     checkpoints: &mut VecDeque<CheckpointModel>,
     began: Generation,
     from: Option<&str>,
+    by: Option<NodeRank>,
 ) {
     if began == Generation(0) || from == Some(LATEST) {
         return;
     }
     let origin = checkpoints.iter().rposition(|saved| saved.generation < began && Some(&*saved.path) == from);
     let kept = origin.map_or(0, |origin| origin + 1);
+    // The host that saved the origin may report it later, and after it only what is left behind.
+    let by = by.filter(|_| origin.is_none() && from.is_some());
     let mut index = 0;
     checkpoints.retain(|saved| {
         index += 1;
-        index <= kept || saved.generation >= began
+        index <= kept || saved.generation >= began || by.is_some_and(|node| saved.node != node)
     });
+}
+
+/// Forgets the oldest checkpoint, but not the newest `best` one.
+pub(crate) fn forget_oldest(checkpoints: &mut VecDeque<CheckpointModel>) {
+    let best = checkpoints.iter().rposition(|saved| saved.reason == BEST);
+    let oldest = usize::from(best == Some(0) && checkpoints.len() > 1);
+    checkpoints.remove(oldest);
 }
 
 #[cfg(test)]
@@ -318,7 +538,8 @@ mod tests {
     use super::*;
 
     fn saved(path: &str, env_step: u64) -> SavedCheckpoint {
-        SavedCheckpoint { path: path.into(), env_step, train_iter: env_step / 100, reason: "every".into() }
+        let (train_iter, reason) = (env_step / 100, "every".into());
+        SavedCheckpoint { path: path.into(), env_step, train_iter, reason, ..SavedCheckpoint::default() }
     }
 
     fn standing(running: bool, builtin: bool, latest: bool) -> Standing {
@@ -380,6 +601,89 @@ mod tests {
     }
 
     #[test]
+    fn restart_without_a_host_sets_nothing_aside_there() {
+        for builtin in [true, false] {
+            let mut run = standing(true, builtin, true);
+            let effect = |run: &Standing| run.effect(&StartPoint::scratch());
+            assert!(effect(&run).contains("gen0/"));
+            run.away = true;
+            assert!(!effect(&run).contains("gen0/"), "{}", effect(&run));
+        }
+    }
+
+    #[test]
+    fn origin_4_text_names_code_and_changed_files() {
+        let changed = |count: usize| {
+            let paths = ["train.py", "a.py", "b.py", "c.py"].map(str::to_owned).to_vec();
+            Some(ChangedFiles::new(paths[..count].to_vec()))
+        };
+        let text = |in_place, count: Option<usize>, choice| {
+            CodeStanding { in_place, changed: count.and_then(changed) }.text(choice)
+        };
+        use CodeChoice::{New, Same};
+        let texts = [
+            text(false, Some(0), Same),
+            text(false, Some(1), Same),
+            text(false, Some(4), Same),
+            text(false, None, Same),
+            text(false, Some(2), New),
+            text(false, Some(0), New),
+            text(true, Some(0), Same),
+            text(true, Some(4), New),
+            text(true, None, Same),
+        ];
+        insta::assert_snapshot!("code_of_a_restart", texts.join("\n"));
+        assert_eq!((CodeChoice::parse("new"), CodeChoice::parse("same")), (Ok(New), Ok(Same)));
+        assert!(CodeChoice::parse("old").is_err());
+        let offered = |in_place, changed| CodeStanding { in_place, changed }.is_offered();
+        assert!(offered(false, changed(1)) && !offered(false, changed(0)));
+        assert!(!offered(true, changed(1)) && !offered(false, None));
+    }
+
+    #[test]
+    fn word_names_the_newest_known_checkpoint_that_fits() {
+        let saved = |path: &str, env_step, train_iter, reason: &str| CheckpointModel {
+            path: path.into(),
+            env_step,
+            train_iter,
+            reason: reason.into(),
+            ..CheckpointModel::default()
+        };
+        let all = [
+            saved("/w/a.pt", 100, 1, "best"),
+            saved("/w/b.pt", 200, 2, "best"),
+            saved("/w/20.pt", 300, 0, "found"),
+        ];
+        let model = Model { checkpoints: all.into(), ..Model::default() };
+        let path = |word| named(&model, word).map(|saved| saved.path.as_str());
+        for (word, expected) in [
+            ("best", Some("/w/b.pt")),
+            ("1", Some("/w/a.pt")),
+            ("300", Some("/w/20.pt")),
+            ("/w/a.pt", Some("/w/a.pt")),
+            ("a.pt", Some("/w/a.pt")),
+            ("7", None),
+            ("c.pt", None),
+        ] {
+            assert_eq!(path(word), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn origin_1_found_checkpoint_without_steps_is_named() {
+        let mut run = standing(false, false, false);
+        run.latest = Some(SavedCheckpoint {
+            path: "/w/out/model.pt".into(),
+            origin: rankdeck_proto::message::CheckpointOrigin::Found,
+            ..SavedCheckpoint::default()
+        });
+        let start = run.start(None).unwrap();
+        assert_eq!((start.from.as_deref(), start.env_step), (Some(LATEST), None));
+        assert!(start.text().contains("model.pt"), "{}", start.text());
+        assert_eq!(run.launched_from(start.from, false).as_deref(), Some("/w/out/model.pt"));
+    }
+
+    #[test]
     fn launch_names_path_unless_trainer_finds_latest() {
         let from = || Some("latest".to_owned());
         let path = Some("/r/checkpoints/latest.ckpt".to_owned());
@@ -405,7 +709,7 @@ mod tests {
         };
         let left = |from: Option<&str>, began: u32| -> Vec<String> {
             let mut all = all();
-            leave_behind(&mut all, Generation(began), from);
+            leave_behind(&mut all, Generation(began), from, None);
             all.into_iter().map(|saved| saved.path).collect()
         };
         assert_eq!(left(None, 1), ["20"]);
@@ -415,5 +719,30 @@ mod tests {
         assert_eq!(left(Some("best"), 1), ["5", "best", "10", "best", "20"]);
         assert_eq!(left(None, 2), [""; 0]);
         assert_eq!(left(None, 0).len(), 6, "a first launch has nothing behind it");
+    }
+
+    /// Records of two hosts come in any order: that of the launch on one before the checkpoints of the other.
+    #[test]
+    fn origin_2_unknown_origin_drops_only_that_hosts_own() {
+        let left = |by: u32, from: Option<&str>| {
+            let best = CheckpointModel { path: "best".into(), reason: BEST.into(), ..Default::default() };
+            let mut all = VecDeque::from([best]);
+            leave_behind(&mut all, Generation(1), from, Some(NodeRank(by)));
+            all.len()
+        };
+        assert_eq!(left(1, Some("40")), 1, "host 0 has not sent `40` yet");
+        assert_eq!(left(0, Some("40")), 0, "it is none of its own");
+        assert_eq!((left(1, None), left(0, None)), (0, 0), "from scratch");
+        assert_eq!(left(1, Some("best")), 1);
+    }
+
+    #[test]
+    fn best_checkpoint_outlives_the_bound() {
+        let of = |reason: &str| CheckpointModel { reason: reason.into(), ..CheckpointModel::default() };
+        let mut all: VecDeque<CheckpointModel> = ["best", "best", "every", "latest"].map(of).into();
+        forget_oldest(&mut all);
+        forget_oldest(&mut all);
+        let left: Vec<&str> = all.iter().map(|saved| saved.reason.as_str()).collect();
+        assert_eq!(left, ["best", "latest"]);
     }
 }

@@ -541,6 +541,13 @@ reasons! {
     Pipe = "pipe", Behind, Red, Lasting,
         [Usual WAITS_FOR],
         [LOG, RESTART];
+    /// The rank waits for a child process that has exited: a worker of a pool or queue, or a rank that it has
+    /// started itself. The evidence has its process id, its exit code or signal, and what the rank waits for.
+    /// Certain if no live process holds the other end. Dead workers of vectorized environments are
+    /// `env_worker_died`.
+    WorkerDied = "worker_died", Behind, Red, Lasting,
+        [Usual "{who} is waiting for a child process that has exited{child}{at}; {others} in {awaited}"],
+        [advice("check why the child process exited", "rankdeck logs {run} --rank {rank}"), RESTART];
     /// The rank waits for its data loader's workers, and none of them uses CPU or moves bytes. With
     /// `num_workers=0` the error appears in the rank itself.
     DataLoader = "data_loader", Behind, Red, Lasting,
@@ -632,6 +639,14 @@ reasons! {
                 collective",
         ],
         [CHECK, RESTART];
+    /// The optimizer of a script's rank made steps, and makes none any more, while those of all other ranks go on and
+    /// it takes part in their collectives. The hook counts both.
+    OptimizerIdle = "optimizer_idle", Desync, Amber, Never,
+        [Usual "{who} has made no optimizer step in {collectives} collectives: {own} steps, the others {theirs}"],
+        [
+            advice("check what decides about a step on this rank: a skipped batch, a gradient scaler, an exception", ""),
+            advice("no action needed if this rank is not meant to train", ""),
+        ];
     /// Ranks of a script called `init_process_group` with addresses, ports, backends or world sizes that exclude
     /// each other, or as the same rank, so that no group of all ranks can form. The hook read the arguments. A
     /// warning if a rank's arguments contradict the plan only, while other ranks have not called yet.
@@ -728,6 +743,14 @@ reasons! {
     SharedCore = "shared_core", Straggler, Amber, Never,
         [Usual "all {count} ranks on {host} are bound to core {core}"],
         [advice("remove what binds them: `taskset`, `GOMP_CPU_AFFINITY`, a cpuset of Slurm or the container", "")];
+    /// For a minute, every rank of a script has waited for its input during more than half of the time: for the next
+    /// batch of a data loader, or for a step of environments in worker processes. The hook measures it.
+    InputBound = "input_bound", Straggler, Amber, Never,
+        [Usual "the run waits for its input {share}% of the time: {input}{at}"],
+        [
+            advice("use more data loader workers (`num_workers`), or preprocess and cache the data", ""),
+            advice("use more environment workers, or cheaper environments", ""),
+        ];
     /// For three minutes in a row the run has made less than half of the iterations per minute that were usual
     /// before.
     SlowRun = "slow_run", Straggler, Amber, Never,
@@ -747,6 +770,19 @@ reasons! {
             Doubtful "some weights differ across ranks since step {iteration}: {why}",
         ],
         [advice("results after this point are invalid: restart from an earlier checkpoint", ""), CHECK];
+    /// Running statistics of normalizers (mean and variance of observations, for example) differ across ranks at
+    /// every step, although the weights are equal: each rank feeds the same policy differently scaled inputs.
+    /// Statistics of batch normalization are not compared: they are local by design.
+    NormalizersDiffer = "normalizers_differ", Drift, Amber, Never,
+        [Usual "running statistics of normalizers differ across ranks since step {step}; the weights are equal"],
+        [
+            advice(
+                "all-reduce the normalizer's mean, variance and count after each update, or keep it in a \
+                    DistributedDataParallel module with `broadcast_buffers=True` (batch norm: SyncBatchNorm)",
+                "",
+            ),
+            advice("no action needed if each rank is meant to normalize by its own data", ""),
+        ];
     /// Weights are NaN or infinite after an optimizer step.
     WeightsNotFinite = "weights_not_finite", Drift, Red, Never,
         [

@@ -7,10 +7,11 @@ pub use rankdeck_proto::message::RunOutcome;
 use crate::card::Card;
 use crate::reason::Reason;
 use rankdeck_proto::media::ImageFormat;
-use rankdeck_proto::message::{GpuSample, Work};
-use rankdeck_proto::progress_bar::ShownProgress;
+use rankdeck_proto::message::{CheckpointOrigin, GpuSample, RunResults, StepSource, Work};
+use rankdeck_proto::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::plan::PlannedSize;
+use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 
 /// Version of this schema, in `run_started`.
@@ -125,6 +126,9 @@ pub enum ReportBody {
         /// changed.
         #[serde(default)]
         progress: Option<ShownProgress>,
+        /// What the program counts instead of steps, such as its epochs, and where these values are.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        counter: Option<ShownCounter>,
         /// Always `false`: one rank's own, not reduced over the ranks.
         reduced: bool,
     },
@@ -185,13 +189,23 @@ pub enum ReportBody {
     },
     /// A checkpoint is complete.
     Checkpoint {
-        /// Path on rank 0's host.
+        /// Path on the host that saved it.
         path: String,
-        /// Global environment steps.
+        /// Global environment steps; 0: unknown.
         env_step: u64,
         train_iter: u64,
-        /// Why it was written.
+        /// Why it was written; `found` if no rank has reported it.
         reason: String,
+        /// How it is known: `reported` by a rank, or `found` on its disk.
+        #[serde(default)]
+        origin: CheckpointOrigin,
+        /// Source of the steps of a found one: a number in its `name`, or the steps of the `rank`s when it was
+        /// complete; else `null`.
+        #[serde(default)]
+        step_from: Option<StepSource>,
+        /// Size, of all files in it; `null`: unknown.
+        #[serde(default)]
+        bytes: Option<u64>,
     },
     /// A notice of an agent: an event that it rejected, a fallback in use.
     Notice {
@@ -233,6 +247,9 @@ pub enum ReportBody {
         max_restarts: u32,
         /// Checkpoint that it begins from, `null` for a start from scratch.
         from: Option<String>,
+        /// The code of its ranks: `same` as before, `new`, or `in_place`; absent for the built-in trainer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
         /// Ranks that it will have.
         world_size: u32,
         /// Names of the hosts that take part.
@@ -274,7 +291,60 @@ pub enum ReportBody {
         /// What is odd about the end, though no failure.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
+        /// What ranks have written where they work, per host or shared directory.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        results: Vec<ResultsReport>,
     },
+}
+
+/// Files that ranks have written where they work.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResultsReport {
+    pub host: String,
+    /// The directory on that host.
+    pub folder: String,
+    /// It is the user's own directory, not a copy.
+    pub in_place: bool,
+    pub files: u64,
+    pub bytes: u64,
+    /// Names of the first ones: checkpoints, then metrics, then others.
+    pub names: Vec<String>,
+    /// The whole directory was searched.
+    pub complete: bool,
+}
+
+impl ResultsReport {
+    /// Of what hosts report; those that share a directory are one.
+    pub fn of<'a>(found: impl Iterator<Item = (&'a str, &'a RunResults)>) -> Vec<ResultsReport> {
+        let mut shown: Vec<(&str, &RunResults)> = Vec::new();
+        for (host, results) in found {
+            let is_known = !results.mark.is_empty();
+            match shown.iter_mut().find(|known| is_known && known.1.mark == results.mark) {
+                Some(known) if known.1.files < results.files => *known = (host, results),
+                Some(_) => {}
+                None => shown.push((host, results)),
+            }
+        }
+        let report = |(host, results): (&str, &RunResults)| {
+            let RunResults { folder, in_place, mark: _, files, bytes, names, complete } = results.clone();
+            ResultsReport { host: host.to_owned(), folder, in_place, files, bytes, names, complete }
+        };
+        shown.into_iter().map(report).collect()
+    }
+
+    /// In one line: `3 files, 1.2M in /w/work/ppo on a: best.pt, log.csv and 1 more`.
+    pub fn describe(&self) -> String {
+        let count = words::plural(self.files as usize, "file");
+        let at_least = if self.complete { "" } else { "at least " };
+        let more = match self.files.saturating_sub(self.names.len() as u64) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let names = self.names.join(", ");
+        let place = format!("{} in {} on {}", words::bytes(self.bytes), self.folder, self.host);
+        words::clean(&format!("{at_least}{count}, {place}: {names}{more}"))
+    }
 }
 
 /// Where a restart stands.

@@ -10,6 +10,7 @@
 
 use crate::end::{self, RunEvidence};
 use crate::event::StopSource;
+use crate::update::PlacedCheckpoint;
 use crate::work::FoundFile;
 use rankdeck_proto::message::{Ending, FinishReason, StopMode};
 use rankdeck_types::experiment::Experiment;
@@ -87,6 +88,12 @@ pub(crate) struct ActiveLaunch {
     pub generation: Generation,
     /// Checkpoint it started from.
     pub resume: Option<String>,
+    /// Paths of it on hosts that have it elsewhere.
+    #[serde(default)]
+    pub placed: BTreeMap<NodeRank, String>,
+    /// It was launched in the knowledge that the run had been ended before.
+    #[serde(default)]
+    pub after_end: bool,
     pub role: ConsoleRole,
 }
 
@@ -181,6 +188,9 @@ pub(crate) struct EndFacts {
     pub by_user: bool,
     /// A stop was sent to at least one host.
     pub ordered: bool,
+    /// Another console has ended the run while this one was restarting it.
+    #[serde(default)]
+    pub cancelled: bool,
     /// Why rank 0's loop ended.
     pub finish: Option<FinishReason>,
     /// When the first stop was ordered or the first rank ended.
@@ -220,6 +230,9 @@ pub(crate) struct EndFacts {
     /// The critical verdict that stood when the limit of `--until` was reached.
     #[serde(default)]
     pub stuck: Option<String>,
+    /// Hosts whose ranks have not read the checkpoint that they resume from.
+    #[serde(default)]
+    pub unread: BTreeSet<NodeRank>,
     /// Hosts that have reported their checkpoint files, and whether they have searched everywhere.
     #[serde(default)]
     pub searched: BTreeMap<NodeRank, bool>,
@@ -311,14 +324,29 @@ pub(crate) struct RunMachine {
     pub tries: RestartBudget,
     /// Evaluations so far, all generations.
     pub evals: u64,
+    /// Since when a goal has counted nothing while a program runs.
+    #[serde(default)]
+    pub uncounted: Option<Timestamp>,
+    /// That was reported.
+    #[serde(default)]
+    pub uncounted_reported: bool,
     /// Checkpoint files that hosts have found, newest last, all generations.
     #[serde(default)]
     pub files: VecDeque<FoundFile>,
-    /// Number of the latest port request.
+    /// Number of the latest request for a port or a checkpoint.
     pub requests: u64,
+    /// The checkpoint of the generation that is being reserved.
+    #[serde(default)]
+    pub placed: Option<PlacedCheckpoint>,
+    /// Generations in a row that did not read their checkpoint, and the latest of them.
+    #[serde(default)]
+    pub unread: (u32, Generation),
     /// The policy made the generation that is being reserved, or the present one.
     #[serde(default)]
     pub by_policy: bool,
+    /// A console has ended the run in the present generation.
+    #[serde(default)]
+    pub ended: bool,
     /// `Exit` was given; nothing more is done.
     pub exited: bool,
 }
@@ -335,9 +363,14 @@ impl RunMachine {
             plans: BTreeSet::new(),
             tries: RestartBudget::default(),
             evals: 0,
+            uncounted: None,
+            uncounted_reported: false,
             files: VecDeque::new(),
             requests: 0,
+            placed: None,
+            unread: (0, Generation(0)),
             by_policy: false,
+            ended: false,
             exited: false,
         }
     }

@@ -4,8 +4,9 @@
 //! recording ([`RunSummary::from_model`]). The outcome is the one recorded by the console that launched the
 //! last generation; without it, the records of the ranks decide, by the same rules.
 
-use crate::model::{self, Model};
-use crate::origin::{LATEST, Standing};
+use crate::model::{self, CheckpointModel, Model};
+use crate::origin::{LATEST, PlannedCode, Standing};
+use crate::report::ResultsReport;
 use crate::series::Series;
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome, Work};
@@ -26,14 +27,20 @@ pub struct RunSummary {
     pub exit_code: Option<u8>,
     /// Nothing of it runs, and no host has recorded how it ended.
     pub unrecorded: bool,
+    /// Nothing of it runs, and its policy may begin another generation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restarting: bool,
     /// Every rank exited by itself.
     pub clean: Option<bool>,
     /// One sentence about the end, empty while it runs.
     pub reason: String,
-    /// The rank that failed first, and how.
+    /// The rank of the latest generation that failed first, and how; also while others run.
     pub first_failure: Option<String>,
     /// What the end left of the work; `None` while it runs, and if it ended by itself.
     pub work: Option<Work>,
+    /// What ranks have written where they work, per host or shared directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<ResultsReport>,
     /// Environment steps over all ranks.
     pub env_step: Option<u64>,
     /// The goal in environment steps.
@@ -68,8 +75,14 @@ pub struct RunSummary {
     pub gpus: u32,
     /// Names of all hosts that it ever had, in node_rank order.
     pub hosts: Vec<String>,
+    /// Those without the hosts that the latest generation excludes.
+    #[serde(skip)]
+    pub members: Vec<String>,
     /// What ranks run.
     pub program: String,
+    /// The pack that they run in, by its hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// That is the built-in trainer, which can begin from its checkpoints.
     pub builtin: bool,
     /// `run.note`.
@@ -102,6 +115,7 @@ impl RunSummary {
             exit_code: model.run.exit_code.filter(|_| outcome.is_some()),
             reason: model.run.reason.clone(),
             work: model.run.work.clone().filter(|_| outcome.is_some()),
+            results: model.run.results(),
             env_step: totals.map(|totals| totals.env_step).or(own.and_then(|own| own.env_step)),
             total_steps: model.run.total_steps.filter(|target| *target > 0),
             train_iter: totals.map(|totals| totals.train_iter),
@@ -111,12 +125,7 @@ impl RunSummary {
             last_return: returns.and_then(Series::last).or(own.and_then(|own| own.return_mean)),
             best: best.max_by(|a, b| a.return_mean.total_cmp(&b.return_mean)).cloned(),
             evals: model.evals.len() as u64,
-            checkpoint: model.checkpoints.back().map(|saved| SavedCheckpoint {
-                path: saved.path.clone(),
-                env_step: saved.env_step,
-                train_iter: saved.train_iter,
-                reason: saved.reason.clone(),
-            }),
+            checkpoint: model.checkpoints.back().map(CheckpointModel::saved),
             started: model.run.launched,
             ended: model.run.ended_time,
             duration_s: model.run.elapsed_ms(at).unwrap_or(model.run.head_start_ms) as f64 / 1000.0,
@@ -124,7 +133,9 @@ impl RunSummary {
             world_size: model.ranks.len() as u32,
             gpus: model.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
             hosts: model.hosts.iter().map(|host| host.name.clone()).collect(),
+            members: model.member_names(),
             program: program.unwrap_or_default(),
+            code: model.plan.as_ref().and_then(PlannedCode::of).and_then(PlannedCode::into_hash),
             note: experiment.and_then(|experiment| experiment.run.note.clone()).unwrap_or_default(),
             ..RunSummary::default()
         }
@@ -156,8 +167,12 @@ impl RunSummary {
         let best = best.filter(|eval| lineage.keeps(eval.generation, eval.env_step as f64));
         let is_line = |part: &&&RunEntry| lineage.keeps(part.generation, 0.0);
         let first = latest.first().map(|part| &part.digest);
-        let over = !parts.is_empty() && parts.iter().all(|part| part.state == HostRunState::Finished);
+        let restarting = is_restarting(parts, now);
+        let over = !restarting && is_over(parts);
         let hosts = hosts(parts);
+        let takes_part = |name: &&String| latest.iter().any(|part| part.host == **name);
+        let is_silent = |name: &&String| parts.iter().all(|part| part.host != **name);
+        let members = hosts.iter().filter(|name| takes_part(name) || is_silent(name)).cloned().collect();
         let (ending, unrecorded) = match over.then(|| ending(&latest, hosts.len() > parts.len())) {
             Some(FoundEnding::Known(ending)) => (Some(ending), false),
             Some(FoundEnding::Unrecorded) => (None, true),
@@ -168,9 +183,16 @@ impl RunSummary {
             outcome: ending.as_ref().map(|ending| ending.outcome),
             exit_code: ending.as_ref().map(|ending| ending.exit_code),
             clean: ending.as_ref().map(|ending| ending.clean),
-            first_failure: ending.as_ref().and_then(|ending| ending.first_failure.clone()),
+            first_failure: match &ending {
+                Some(ending) => ending.first_failure.clone(),
+                None => first_failed(&latest).map(|(part, failure)| failure_text(&part.host, failure)),
+            },
             work: ending.as_ref().and_then(|ending| ending.work.clone()),
+            results: ResultsReport::of(
+                parts.iter().filter_map(|part| Some((&*part.host, part.digest.results.as_ref()?))),
+            ),
             unrecorded,
+            restarting,
             reason: match unrecorded {
                 true => UNRECORDED.to_owned(),
                 false => ending.map(|ending| ending.reason).unwrap_or_default(),
@@ -201,7 +223,9 @@ impl RunSummary {
             world_size: latest.iter().map(|part| part.world_size).max().unwrap_or(0),
             gpus: latest.iter().map(|part| part.digest.gpus).max().unwrap_or(0),
             hosts,
+            members,
             program: first.map(|digest| digest.program.clone()).unwrap_or_default(),
+            code: first.and_then(|digest| digest.code.clone()),
             builtin: first.is_some_and(|digest| digest.builtin),
             note: first.map(|digest| digest.note.clone()).unwrap_or_default(),
         }
@@ -215,11 +239,13 @@ impl RunSummary {
             running,
             generation: self.generation,
             ranks: self.world_size as usize,
-            hosts: self.hosts.clone(),
+            hosts: self.members.clone(),
             env_step: self.env_step,
             latest: self.checkpoint.clone(),
             resumed: self.resumed_from.clone(),
             silent,
+            away: silent,
+            fixed: Vec::new(),
         }
     }
 
@@ -238,7 +264,11 @@ impl RunSummary {
 fn checkpoint(parts: &[&RunEntry], latest: &[&RunEntry]) -> Option<SavedCheckpoint> {
     let newest = |parts: &[&RunEntry]| {
         let saved = parts.iter().filter_map(|part| part.digest.checkpoint.as_ref());
-        saved.max_by_key(|saved| saved.train_iter).cloned()
+        // Of equal ones that of the first host.
+        saved
+            .rev()
+            .max_by_key(|saved| (saved.origin.is_reported(), saved.train_iter, saved.env_step))
+            .cloned()
     };
     let continues = latest.iter().any(|part| part.digest.resumed_from.as_deref() == Some(LATEST));
     newest(latest).or_else(|| newest(parts).filter(|_| continues))
@@ -276,6 +306,44 @@ pub fn hosts(parts: &[&RunEntry]) -> Vec<String> {
     places.into_iter().filter_map(|place| place.or_else(|| displaced.next())).map(str::to_owned).collect()
 }
 
+/// Nothing of it runs on any host.
+fn is_over(parts: &[&RunEntry]) -> bool {
+    !parts.is_empty() && parts.iter().all(|part| part.state == HostRunState::Finished)
+}
+
+/// Seconds that hosts may take between two generations besides the wait of the policy: for the proof of the stop,
+/// and to copy a checkpoint.
+const RESTART_S: f64 = 30.0;
+
+/// A run between two generations: nothing of it runs, its agents wait, and the console that launched it has not
+/// recorded the end. That console may be gone, so this has a bound.
+pub fn is_restarting(parts: &[&RunEntry], now: WallTime) -> bool {
+    let generation = parts.iter().map(|part| part.generation).max().unwrap_or_default();
+    let latest: Vec<&RunEntry> = parts.iter().copied().filter(|part| part.generation == generation).collect();
+    let digests = || latest.iter().map(|part| &part.digest);
+    let Some(wait_ms) = digests().filter_map(|digest| digest.restart_wait_ms).max() else { return false };
+    let ended = digests().filter_map(|digest| digest.ended).fold(0.0, f64::max);
+    let is_final = |digest: &NodeDigest| {
+        let reached = matches!(digest.finish, Some(FinishReason::Budget | FinishReason::StopValue));
+        let ordered = digest.stop.as_ref().is_some_and(|by| by != "console");
+        let usage = digest.usage || digest.failure.as_ref().is_some_and(|failure| failure.usage);
+        digest.ending.is_some() || reached || ordered || usage
+    };
+    is_over(parts)
+        && now < ended + wait_ms as f64 / 1000.0 + RESTART_S
+        && latest.iter().any(|part| part.agent_pid != 0)
+        && !digests().any(is_final)
+        // Ranks that all ended well are not restarted. A stuck rank is stopped by the console.
+        && (first_failed(&latest).is_some() || digests().any(|digest| digest.stop.is_some()))
+}
+
+/// The rank that failed first, and its host's part.
+fn first_failed<'a>(parts: &[&'a RunEntry]) -> Option<(&'a RunEntry, &'a RankFailure)> {
+    let failed = parts.iter().filter_map(|part| Some((*part, part.digest.failure.as_ref()?)));
+    let failed = failed.filter(|(_, failure)| failure.exit.is_some());
+    failed.min_by(|a, b| a.1.time.total_cmp(&b.1.time))
+}
+
 /// What the hosts' records say about the end of a run of which nothing runs.
 enum FoundEnding {
     Known(Ending),
@@ -298,9 +366,7 @@ fn ending(parts: &[&RunEntry], silent: bool) -> FoundEnding {
         return FoundEnding::Open;
     }
     let sum = |of: fn(&NodeDigest) -> u32| parts.iter().map(|part| of(&part.digest)).sum::<u32>();
-    let failed = parts.iter().filter_map(|part| Some((part, part.digest.failure.as_ref()?)));
-    let failed = failed.filter(|(_, failure)| failure.exit.is_some());
-    if let Some((part, failure)) = failed.min_by(|a, b| a.1.time.total_cmp(&b.1.time)) {
+    if let Some((part, failure)) = first_failed(parts) {
         let text = failure_text(&part.host, failure);
         let code = if failure.usage { 2 } else { 1 };
         return FoundEnding::Known(Ending {
@@ -437,6 +503,69 @@ mod tests {
         let reported = RankFailure { rank: Rank(0), time: 1.0, exit: None, text: "x".into(), usage: false };
         let summary = both(NodeDigest { failure: Some(reported), ..NodeDigest::default() });
         assert_eq!(summary.outcome, Some(RunOutcome::Succeeded));
+    }
+
+    /// Two hosts of a generation that failed at 1060 s, with a policy that waits for 5 s.
+    fn failed_with_policy() -> [RunEntry; 2] {
+        let exit = Some(Exit::Code { code: 1 });
+        let failure = RankFailure { rank: Rank(0), time: 1059.0, exit, text: String::new(), usage: false };
+        let failed = NodeDigest { failure: Some(failure), ..NodeDigest::default() };
+        [part(0, failed), part(1, NodeDigest::default())].map(|part| RunEntry {
+            agent_pid: 7,
+            digest: NodeDigest { restart_wait_ms: Some(5_000), ..part.digest },
+            ..part
+        })
+    }
+
+    #[test]
+    fn failed_generation_restarts_until_its_time_is_up() {
+        let at = |parts: &[RunEntry], now| {
+            let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), now);
+            assert!(summary.first_failure.is_some());
+            (summary.restarting, summary.outcome, summary.ended)
+        };
+        let over = (false, Some(RunOutcome::Failed), Some(1060.0));
+        let parts = failed_with_policy();
+        assert_eq!(at(&parts, 1064.0), (true, None, None));
+        assert_eq!(at(&parts, 1066.0 + RESTART_S), over, "the console is gone");
+        let changed = |change: fn(&mut RunEntry)| {
+            let mut parts = failed_with_policy();
+            parts.iter_mut().for_each(change);
+            at(&parts, 1064.0)
+        };
+        assert_eq!(changed(|part| part.agent_pid = 0), over, "no agent waits");
+        assert_eq!(changed(|part| part.digest.restart_wait_ms = None), over, "no policy");
+        assert_eq!(changed(|part| part.digest.usage = true), over, "a mistake stays one");
+        assert_eq!(changed(|part| part.digest.stop = Some("lease".into())), over);
+    }
+
+    #[test]
+    fn recorded_end_of_a_policy_run_is_final() {
+        let mut parts = failed_with_policy();
+        parts[0].digest.ending = Some(Ending::new(RunOutcome::Failed, 1, "giving up"));
+        assert!(!is_restarting(&parts.iter().collect::<Vec<_>>(), 1064.0));
+        let mut parts = failed_with_policy();
+        parts[0].digest.failure = None;
+        assert!(!is_restarting(&parts.iter().collect::<Vec<_>>(), 1064.0), "all ranks ended well");
+    }
+
+    #[test]
+    fn failed_rank_is_reported_while_others_run() {
+        let mut parts = failed_with_policy();
+        parts[1].state = HostRunState::Running;
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 1064.0);
+        assert_eq!((summary.outcome, summary.restarting), (None, false));
+        assert!(summary.first_failure.is_some_and(|text| text.contains("rank 0 on a")));
+    }
+
+    #[test]
+    fn excluded_host_is_no_member() {
+        let mut parts = [part(0, NodeDigest::default()), part(1, NodeDigest::default())];
+        parts[0].generation = Generation(1);
+        let summary = RunSummary::from_digests(&parts.iter().collect::<Vec<_>>(), 9000.0);
+        assert_eq!((summary.hosts.len(), summary.members), (2, vec!["a".to_owned()]));
+        let summary = RunSummary::from_digests(&[&parts[0]], 9000.0);
+        assert_eq!(summary.members.len(), 2, "a host that does not answer may have ranks");
     }
 
     #[test]

@@ -109,6 +109,9 @@ pub struct Series {
     since: f64,
     /// Where the latest of them was.
     broken_at: Option<f64>,
+    /// What its steps count where they are not steps, such as `epoch`; empty for steps.
+    #[serde(default)]
+    unit: String,
 }
 
 /// A power of two.
@@ -282,6 +285,18 @@ impl Series {
         let (steps, seconds) =
             pairs.fold((0.0, 0.0), |sum, (a, b)| (sum.0 + b.step - a.step, sum.1 + b.time - a.time));
         (seconds > 0.0).then(|| steps / seconds)
+    }
+
+    /// What one step of [`Place::step`] is: `step`, or what the program counts instead, such as `epoch`.
+    pub fn unit(&self) -> &str {
+        if self.unit.is_empty() { "step" } else { &self.unit }
+    }
+
+    /// Sets what its steps count, as of the newest value.
+    pub fn count_in(&mut self, unit: &str) {
+        if self.unit() != unit {
+            unit.clone_into(&mut self.unit);
+        }
     }
 
     /// The points of the present line, oldest first.

@@ -258,6 +258,8 @@ pub(crate) struct RecordContext {
     pub time: f64,
     /// It was written before this connection began: what is measured now was not measured then.
     pub past: bool,
+    /// It was written before this console first attached to the host.
+    pub found: bool,
 }
 
 impl RecordContext {

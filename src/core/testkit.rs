@@ -11,10 +11,10 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LaunchConfig, Run};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
-use rankdeck_types::link_state::LinkState;
+use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, StopGoal};
 use rankdeck_types::probe::Probe;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) const RUN: &str = "demo-20260101-000000";
 pub(crate) const NAMES: [&str; 5] = ["ant", "bee", "cow", "doe", "elk"];
@@ -50,9 +50,12 @@ pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
     PlanDraft {
         run: RunId(RUN.into()),
         experiment: experiment(),
+        program: None,
+        asked: Default::default(),
         hosts: NAMES[..hosts].iter().map(host).collect(),
         excluded: Default::default(),
         resume: None,
+        drill: false,
     }
 }
 
@@ -85,7 +88,8 @@ pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanE
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan { run, experiment, hosts, ranks, sizes: Vec::new() })
+    let program = draft.program.clone();
+    Ok(Plan { run, experiment, hosts, ranks, sizes: Vec::new(), program, drill: draft.drill })
 }
 
 pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
@@ -155,6 +159,52 @@ pub(crate) struct FakeAgent {
     pub gpus: Vec<GpuSample>,
     /// When a stop that is under way kills, milliseconds from now.
     pub kills_in_ms: Option<u64>,
+    /// Checkpoint files by their paths; `None`: it has whatever is asked for, on a disk that all hosts share.
+    pub disk: Option<BTreeMap<String, String>>,
+    /// A console has ended the run in its latest generation.
+    pub ended: bool,
+    /// The generations that wrote them, as the agent knows.
+    pub written_in: BTreeMap<String, Generation>,
+}
+
+impl FakeAgent {
+    fn checkpoint(&mut self, order: CheckpointOrder) -> CheckpointReply {
+        match order {
+            CheckpointOrder::Describe { path, hash, .. } => {
+                let content =
+                    self.disk.as_ref().map_or(Some("shared".to_owned()), |disk| disk.get(&path).cloned());
+                let file = content.map(|content| PartFile {
+                    bytes: content.len() as u64,
+                    identity: content.clone(),
+                    sha256: hash.then(|| content.clone()),
+                    generation: self.written_in.get(&path).copied(),
+                    ..PartFile::default()
+                });
+                let files = file.into_iter().collect();
+                CheckpointReply::Described(CheckpointContent { path, files, free: 1 << 40, relative: None })
+            }
+            CheckpointOrder::Read { path, offset, .. } => {
+                let whole = self.disk.as_ref().and_then(|disk| disk.get(&path)).cloned().unwrap_or_default();
+                let data: String = whole.chars().skip(offset as usize).take(PIECE as usize).collect();
+                CheckpointReply::Piece { bytes: data.len() as u64, data }
+            }
+            CheckpointOrder::Write { path, offset, data, .. } => {
+                let file = self.disk.get_or_insert_default().entry(path).or_default();
+                file.truncate(offset as usize);
+                file.push_str(&data);
+                CheckpointReply::Written
+            }
+            CheckpointOrder::SetAside { path, generation } => {
+                let (folder, name) = path.rsplit_once('/').unwrap_or_default();
+                let disk = self.disk.get_or_insert_default();
+                if let Some(content) = disk.remove(&path) {
+                    disk.insert(format!("{folder}/gen{generation}/{name}"), content);
+                }
+                CheckpointReply::Written
+            }
+            CheckpointOrder::Unknown => CheckpointReply::Unknown,
+        }
+    }
 }
 
 /// A console with its agents.
@@ -166,11 +216,34 @@ pub(crate) struct Cluster {
     pub exit: Option<u8>,
     pub events: Vec<(Timestamp, Event)>,
     pub refuse_launch: Option<usize>,
+    /// Questions to the user.
+    pub asked: Vec<Prompt>,
+    /// Replies about checkpoints that are on their way, in order, and the most of them at once.
+    replies: VecDeque<(usize, AgentMessage)>,
+    pub most_replies: usize,
+    delivers: bool,
 }
 
 impl Cluster {
     pub fn launch(hosts: usize) -> Cluster {
         Cluster::with(Goal::Launch(Box::new(draft(hosts, Transport::Local))), hosts, vec![])
+    }
+
+    /// The same console and hosts from here on, without what was reported.
+    pub fn copy(&self) -> Cluster {
+        Cluster {
+            core: self.core.clone(),
+            agents: self.agents.clone(),
+            now: self.now,
+            reports: Vec::new(),
+            exit: None,
+            events: Vec::new(),
+            refuse_launch: None,
+            asked: Vec::new(),
+            replies: self.replies.clone(),
+            most_replies: self.most_replies,
+            delivers: self.delivers,
+        }
     }
 
     pub fn with(goal: Goal, hosts: usize, until: Vec<StopGoal>) -> Cluster {
@@ -183,6 +256,10 @@ impl Cluster {
             exit: None,
             events: Vec::new(),
             refuse_launch: None,
+            asked: Vec::new(),
+            replies: VecDeque::new(),
+            most_replies: 0,
+            delivers: false,
         }
     }
 
@@ -215,11 +292,19 @@ impl Cluster {
                     assert_eq!(self.exit, None, "exit comes once");
                     self.exit = Some(code);
                 }
+                Effect::Ask { prompt, .. } => self.asked.push(prompt),
                 Effect::Link { node, command: LinkCommand::Close } => self.agents[node.index()].closed = true,
                 Effect::Link { command: LinkCommand::Answer(_) | LinkCommand::Resume, .. }
                 | Effect::Connect { .. }
                 | Effect::Find { .. } => {}
             }
+        }
+        while !self.delivers
+            && let Some((node, reply)) = self.replies.pop_front()
+        {
+            self.delivers = true;
+            self.receive(node, reply);
+            self.delivers = false;
         }
     }
 
@@ -270,7 +355,11 @@ impl Cluster {
                 let (error, hint) = ("no such program: trainer".into(), "check launch.command".into());
                 self.receive(node, AgentMessage::Refused(HintedError { error, hint }));
             }
+            ConsoleMessage::Launch { after_end: false, .. } if self.agents[node].ended => {
+                self.receive(node, AgentMessage::Refused(end_refusal(&RunId(RUN.into()))));
+            }
             ConsoleMessage::Launch { spec, .. } => {
+                self.agents[node].ended = false;
                 self.agents[node].spec = Some((*spec).clone());
                 self.record(node, RecordEvent::Launched { spec: spec.clone() });
                 for rank in spec.plan.ranks.iter().filter(|rank| rank.node_rank.index() == node) {
@@ -279,8 +368,8 @@ impl Cluster {
                     self.record(node, RecordEvent::RankSpawned { rank, local_rank, pid: 1000 + rank.0 });
                 }
             }
-            ConsoleMessage::Stop { mode, .. } => {
-                self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
+            ConsoleMessage::Stop { mode, ends, .. } => {
+                self.record(node, RecordEvent::StopOrdered { mode, by: "console".into(), ends });
                 if self.agents[node].spec.is_none() {
                     self.proof(node);
                 }
@@ -294,6 +383,11 @@ impl Cluster {
                 };
                 let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).map(now)).collect();
                 self.receive(node, AgentMessage::Inspected { request, inspections });
+            }
+            ConsoleMessage::Checkpoint { request, order } => {
+                let reply = Box::new(self.agents[node].checkpoint(*order));
+                self.replies.push_back((node, AgentMessage::Checkpoint { request, reply }));
+                self.most_replies = self.most_replies.max(self.replies.len());
             }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Continue { .. }
@@ -312,6 +406,7 @@ impl Cluster {
         let agent = &mut self.agents[node];
         let seq = agent.records.len() as u64 + 1;
         let generation = agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation);
+        agent.ended |= agent.spec.is_some() && matches!(event, RecordEvent::StopOrdered { ends: true, .. });
         let record = Record { seq, time: 1000.0 + self.now.0 as f64 / 1000.0, generation, event };
         agent.records.push(record.clone());
         if agent.connected {
@@ -471,6 +566,12 @@ impl Cluster {
             _ => None,
         };
         self.agents[node].orders.iter().filter_map(stop).collect()
+    }
+
+    /// Whether any stop that was ordered ends the run.
+    pub fn orders_end(&self, node: usize) -> bool {
+        let mut orders = self.agents[node].orders.iter();
+        orders.any(|order| matches!(order, ConsoleMessage::Stop { ends: true, .. }))
     }
 
     pub fn launches(&self, node: usize) -> Vec<LaunchSpec> {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Times of one host's files and records may differ by so much, seconds.
 const CLOCK_S: f64 = 0.05;
 /// A file that changed so long after the report of it was written again, seconds.
-const AGAIN_S: f64 = 1.0;
+pub(crate) const AGAIN_S: f64 = 1.0;
 
 /// A checkpoint file that a host has found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,12 +17,15 @@
 pub mod classic;
 mod error;
 mod fitted;
+mod library;
 pub mod log;
+mod parted;
 mod python;
 mod start;
 
 pub use error::EnvError;
 pub use fitted::{BYTE_SCALE, fit};
+pub use python::default_workers;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::EnvImage;
@@ -290,12 +293,12 @@ pub fn make_vector(
     purpose: EnvPurpose,
 ) -> Result<Box<dyn VectorEnv>, EnvError> {
     let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
+    if let Some(library) = library::EnvLibrary::open(env)? {
+        return library.make(envs, streams);
+    }
     match in_rust(env)? {
         true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
-        false => {
-            let worker = python::PythonWorker::start(env, WorkerImports::CurrentDirectory)?;
-            Ok(Box::new(python::PythonVector::new(env, envs, streams, worker)?))
-        }
+        false => python::make_all(env, envs, streams, None, WorkerImports::CurrentDirectory),
     }
 }
 
@@ -308,6 +311,7 @@ pub struct EnvFactory {
     imports: WorkerImports,
     spec: Spec,
     worker: RefCell<Option<python::PythonWorker>>,
+    library: Option<library::EnvLibrary>,
 }
 
 impl EnvFactory {
@@ -319,6 +323,10 @@ impl EnvFactory {
 
     /// As [`EnvFactory::open`], for workers with these imports.
     pub fn open_with(env: &Env, imports: WorkerImports) -> Result<EnvFactory, EnvError> {
+        if let Some(library) = library::EnvLibrary::open(env)? {
+            let (spec, worker) = (library.spec().clone(), RefCell::new(None));
+            return Ok(EnvFactory { env: env.clone(), imports, spec, worker, library: Some(library) });
+        }
         let (worker, spec) = match in_rust(env)? {
             true => (None, classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))?),
             false => {
@@ -326,7 +334,7 @@ impl EnvFactory {
                 (Some(worker), spec)
             }
         };
-        Ok(EnvFactory { env: env.clone(), imports, spec, worker: RefCell::new(worker) })
+        Ok(EnvFactory { env: env.clone(), imports, spec, worker: RefCell::new(worker), library: None })
     }
 
     /// Shapes of each environment.
@@ -343,14 +351,16 @@ impl EnvFactory {
         start_iteration: u64,
         purpose: EnvPurpose,
     ) -> Result<Box<dyn VectorEnv>, EnvError> {
+        let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
+        if let Some(library) = &self.library {
+            return library.make(envs, streams);
+        }
         // The environment that gave its shapes has no rendering.
         let worker = (purpose != EnvPurpose::Show).then(|| self.worker.take()).flatten();
         if in_rust(&self.env)? {
             return make_vector(&self.env, envs, first_env, seeds, start_iteration, purpose);
         }
-        let worker = worker.map_or_else(|| python::PythonWorker::start(&self.env, self.imports), Ok)?;
-        let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
-        Ok(Box::new(python::PythonVector::new(&self.env, envs, streams, worker)?))
+        python::make_all(&self.env, envs, streams, worker, self.imports)
     }
 }
 
@@ -363,8 +373,8 @@ fn in_rust(env: &Env) -> Result<bool, EnvError> {
             Err(EnvError::Option { id: env.id.clone(), key })
         }
         (EnvWorker::Rust, _) => Ok(true),
-        (EnvWorker::Auto, _) => Ok(known),
-        (EnvWorker::Python, _) => Ok(false),
+        (EnvWorker::Auto, _) => Ok(known && env.python_keys().is_empty()),
+        _ => Ok(false),
     }
 }
 

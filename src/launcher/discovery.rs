@@ -2,9 +2,11 @@
 //!
 //! - LAUNCHER-1: what the user names is taken or refused, never passed over: a `LIBTORCH` without libraries is
 //!   an error. What is merely found (an environment's torch, a cache) counts where its version fits.
+//! - LAUNCHER-2: nothing of the current directory is loaded, which may be someone else's repository, nor a library
+//!   found where another user can write.
 
 use crate::LaunchError;
-use rankdeck_proto::{folders, libtorch};
+use rankdeck_proto::{folders, libtorch, trust};
 use std::path::{Path, PathBuf};
 
 /// Where libtorch may be.
@@ -14,7 +16,7 @@ pub struct Surroundings {
     pub named: Option<PathBuf>,
     /// Directories of `LD_LIBRARY_PATH`.
     pub library_path: Vec<PathBuf>,
-    /// Directories that may have a `.libtorch/torch`: the current one, and those above the program.
+    /// Directories that may have a `.libtorch/torch`: those above the program.
     pub above: Vec<PathBuf>,
     /// Each torch of an environment.
     pub environments: Vec<PathBuf>,
@@ -26,7 +28,6 @@ impl Surroundings {
     /// This process's.
     pub fn here() -> Surroundings {
         let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let current = std::env::current_dir().ok();
         let executable = folders::executable();
         let entries = |cache: PathBuf| std::fs::read_dir(cache.join(folders::LIBTORCH));
         Surroundings {
@@ -34,10 +35,7 @@ impl Surroundings {
             library_path: given("LD_LIBRARY_PATH")
                 .map(|paths| std::env::split_paths(&paths).collect())
                 .unwrap_or_default(),
-            above: current
-                .into_iter()
-                .chain(executable.iter().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned))
-                .collect(),
+            above: executable.iter().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned).collect(),
             environments: libtorch::of_environments(),
             pushed: folders::caches()
                 .into_iter()
@@ -62,9 +60,19 @@ impl Surroundings {
             };
         }
         let above = self.above.iter().map(|folder| folder.join(".libtorch/torch"));
-        let known = above.chain(self.environments.iter().cloned()).chain(self.pushed.iter().cloned());
+        let mut open = Vec::new();
+        let mut own = |folder: &PathBuf| {
+            let reason = trust::distrust(&folder.join("lib/libtorch_cpu.so"));
+            open.extend(reason.map(|reason| (folder.clone(), reason)));
+            open.last().is_none_or(|(last, _)| last != folder)
+        };
+        let there = |folder: &PathBuf| libtorch::is_libtorch(folder);
+        let above: Vec<PathBuf> = above.filter(there).filter(&mut own).collect();
+        let pushed: Vec<PathBuf> =
+            self.pushed.iter().filter(|folder| there(folder) && own(folder)).cloned().collect();
+        let environments = self.environments.iter().filter(|folder| there(folder)).cloned();
         let (fitting, others): (Vec<PathBuf>, Vec<PathBuf>) =
-            known.filter(|folder| libtorch::is_libtorch(folder)).partition(|folder| libtorch::fits(folder));
+            above.into_iter().chain(environments).chain(pushed).partition(|folder| libtorch::fits(folder));
         match (fitting.first(), others.first()) {
             (Some(folder), _) => Ok(folder.join("lib")),
             (None, Some(other)) => Err(LaunchError::usage(
@@ -76,7 +84,13 @@ impl Surroundings {
                 ),
                 hint(),
             )),
-            (None, None) => Err(LaunchError::usage("libtorch not found", hint())),
+            (None, None) => Err(match open.into_iter().next() {
+                Some((folder, reason)) => LaunchError::usage(
+                    format!("libtorch in {} is not trusted: {}", folder.display(), reason.error),
+                    "run `chmod -R go-w` on it if it is yours, or set LIBTORCH to another one",
+                ),
+                None => LaunchError::usage("libtorch not found", hint()),
+            }),
         }
     }
 }
@@ -140,6 +154,27 @@ mod tests {
         let library_path = vec![place("x"), fitting.join("lib")];
         let linked = Surroundings { library_path, ..chosen };
         assert_eq!(linked.libraries().unwrap(), fitting.join("lib"), "as an agent has set it");
+    }
+
+    #[test]
+    fn launcher_2_libraries_of_others_are_not_loaded() {
+        use std::os::unix::fs::PermissionsExt;
+        let current = std::env::current_dir().unwrap();
+        assert!(!Surroundings::here().above.contains(&current), "a test runs in its crate's directory");
+        let home = tempfile::tempdir().unwrap();
+        let (open, own) = (home.path().join("open"), home.path().join("own"));
+        let (theirs, ours) =
+            (torch(&open.join(".libtorch/torch"), "2.11.0"), torch(&own.join(".libtorch/torch"), "2.11.0"));
+        std::fs::set_permissions(open.join(".libtorch"), PermissionsExt::from_mode(0o777)).unwrap();
+        let above = vec![open.clone(), own];
+        assert_eq!(Surroundings { above, ..Surroundings::default() }.libraries().unwrap(), ours.join("lib"));
+        for found in [
+            Surroundings { above: vec![open], ..Surroundings::default() },
+            Surroundings { pushed: vec![theirs], ..Surroundings::default() },
+        ] {
+            let refused = found.libraries().unwrap_err();
+            assert!(refused.usage && refused.hinted.error.contains(".libtorch"), "{refused:?}");
+        }
     }
 
     #[test]

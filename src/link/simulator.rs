@@ -61,9 +61,12 @@ impl SimulatedCluster {
         PlanDraft {
             run,
             experiment: self.experiment(),
+            program: None,
+            asked: Default::default(),
             hosts: (0..self.nnodes).map(|node| self.host(node)).collect(),
             excluded: Default::default(),
             resume: None,
+            drill: false,
         }
     }
 

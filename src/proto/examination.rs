@@ -38,9 +38,12 @@ pub struct HostQuestion {
     /// The Python environment that the built-in trainer will make.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvQuestion>,
-    /// Hash of the code that ranks will run in; `None`: they run in `workdir`.
+    /// Hash of the code that ranks will run in; `None`: they run in `folder`.
     #[serde(default)]
     pub code: Option<String>,
+    /// Directory on this machine that ranks will run in; `None`: `workdir`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// GPUs are requested on this host.
     #[serde(default)]
     pub gpus: bool,

@@ -23,6 +23,34 @@ pub struct FileEntry {
     pub bytes: u64,
     /// Time of the last change, seconds since the epoch by the host's clock.
     pub modified: WallTime,
+    /// It is a checkpoint, or part of one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub checkpoint: bool,
+}
+
+/// Directory of a run on the console's machine that files are fetched into.
+pub const FETCHED: &str = "hosts";
+/// Beginning of the names of a run's results in the directory that its ranks work in.
+pub const WORK_FILES: &str = "work";
+/// Beginning of the names of checkpoints elsewhere on a host, before their absolute paths.
+pub const OTHER_FILES: &str = "files";
+
+/// Whether a file has metrics, by its name: event files of TensorBoard, tables, JSON Lines.
+pub fn has_metrics(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.contains("tfevents") || name.ends_with(".csv") || name.ends_with(".jsonl")
+}
+
+/// Endings of checkpoints.
+const CHECKPOINTS: [&str; 5] = ["pt", "pth", "ckpt", "zip", "safetensors"];
+/// Beginning of the name of a directory that is one checkpoint.
+const CHECKPOINT_FOLDER: &str = "checkpoint-";
+
+/// Whether a file looks like a checkpoint, or a part of one, by its path.
+pub fn is_checkpoint_name(path: &str) -> bool {
+    let mut parts = path.split('/').rev();
+    let ending = parts.next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, ending)| ending);
+    CHECKPOINTS.contains(&ending) || parts.any(|folder| folder.starts_with(CHECKPOINT_FOLDER))
 }
 
 /// Start of a built-in trainer's checkpoint: this, [`CHECKPOINT_VERSION`] and the length of the header (u32
@@ -62,6 +90,24 @@ pub struct RunFiles {
     /// Omitted files and directories, with reasons.
     #[serde(default)]
     pub left_out: Vec<String>,
+    /// What else to know about them; nothing is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The directory that its ranks work in, if that is not the run's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkPlace>,
+}
+
+/// The directory that ranks work in.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkPlace {
+    /// Absolute path on the host.
+    pub folder: String,
+    /// It is the user's own directory, not a copy.
+    pub in_place: bool,
+    /// Equal on hosts that share the directory.
+    pub mark: String,
 }
 
 /// A piece of a file.
@@ -72,7 +118,7 @@ pub struct FilePiece {
 }
 
 /// Space that the removal of a run frees, or has freed.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Removal {
     pub files: u64,
     pub bytes: u64,
@@ -82,4 +128,32 @@ pub struct Removal {
     /// Reason if it was not removed.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Its complete checkpoints, with paths in its directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<FileEntry>,
+    /// More checkpoints than the list holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_checkpoints: bool,
+    /// Results that stay where its ranks worked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_and_metrics_have_names_of_their_own() {
+        for path in ["best.pt", "a/b.zip", "out/checkpoint-20/optimizer.bin", "x.safetensors"] {
+            assert!(is_checkpoint_name(path), "{path}");
+        }
+        for path in ["pt", "train.py", "checkpoint-20", "ckpt/log.txt", "a.pt/log"] {
+            assert!(!is_checkpoint_name(path), "{path}");
+        }
+        for path in ["runs/events.out.tfevents.1", "metrics.csv", "a/log.jsonl"] {
+            assert!(has_metrics(path) && !is_checkpoint_name(path), "{path}");
+        }
+        assert!(!has_metrics("csv/model.pt"));
+    }
 }

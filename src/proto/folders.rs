@@ -3,8 +3,8 @@
 
 use crate::trust;
 use rankdeck_types::error::{HintedError, write_hint};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory below a cache for the libraries of `rankdeck push --libtorch`, each in a directory named by its
@@ -19,6 +19,31 @@ pub fn home() -> PathBuf {
 /// Creates a directory and its parents, readable by the owner only.
 pub fn create_private(path: &Path) -> Result<(), HintedError> {
     create(path, "change `workdir` in hosts.toml")
+}
+
+/// Mode of a directory of runs that colleagues share: none of them can remove another one's run.
+const SHARED_RUNS: u32 = 0o3770;
+
+/// Creates the directory of all runs, private unless it is in a project folder of a group (mode 2775).
+///
+/// # Errors
+/// A system error.
+pub fn create_runs(runs: &Path) -> Result<(), HintedError> {
+    create_runs_in(runs, &trust::own_groups())
+}
+
+fn create_runs_in(runs: &Path, groups: &[u32]) -> Result<(), HintedError> {
+    if runs.exists() {
+        return Ok(());
+    }
+    create_private(runs)?;
+    let above = std::path::absolute(runs).ok().and_then(|runs| runs.parent()?.metadata().ok());
+    let group = runs.metadata().ok().map(|data| data.gid());
+    if above.is_some_and(|above| trust::is_project(&above, groups) && group == Some(above.gid())) {
+        // Without it, colleagues get an error that names the owner.
+        let _ = std::fs::set_permissions(runs, Permissions::from_mode(SHARED_RUNS));
+    }
+    Ok(())
 }
 
 fn create(path: &Path, or: &str) -> Result<(), HintedError> {
@@ -75,7 +100,7 @@ pub fn executable() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{chown, symlink};
 
     #[test]
     fn trust_1_cache_that_others_can_write_is_rejected() {
@@ -97,6 +122,26 @@ mod tests {
         );
         let deep = cache.join("a/b");
         assert!(private_in(&deep, "traces").is_err() && !cache.join("a").exists());
+    }
+
+    #[test]
+    fn trust_1_runs_in_a_project_folder_are_shared() {
+        if trust::own_uid() != 0 {
+            return rankdeck_testkit::skipped("only root can give files to other groups");
+        }
+        let base = tempfile::tempdir().unwrap();
+        let made = |name: &str, mode: u32, groups: &[u32]| {
+            let project = base.path().join(name);
+            std::fs::create_dir(&project).unwrap();
+            chown(&project, None, Some(61_003)).unwrap();
+            std::fs::set_permissions(&project, PermissionsExt::from_mode(mode)).unwrap();
+            create_runs_in(&project.join("runs"), groups).unwrap();
+            project.join("runs").metadata().unwrap().mode() & 0o1777
+        };
+        assert_eq!(made("project", 0o2775, &[61_003]), SHARED_RUNS & 0o1777);
+        assert_eq!(made("other", 0o2775, &[]), 0o700);
+        assert_eq!(made("own", 0o2755, &[61_003]), 0o700);
+        assert_eq!(made("open", 0o2777, &[61_003]), 0o700);
     }
 
     #[test]

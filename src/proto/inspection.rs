@@ -6,11 +6,16 @@
 //! fields are only ever added, with `#[serde(default)]`.
 
 use crate::message::CollectiveCall;
+use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
 /// Marks a note about the thread of a Python rank that holds the interpreter lock.
 pub const HOLDS_GIL: &str = "holds the interpreter lock";
+/// How the names of the stacks of child processes begin, before the process id.
+pub const OF_CHILD: &str = "child ";
+/// How the names of the stacks of asynchronous tasks begin, before the task's name.
+pub const OF_TASK: &str = "task ";
 
 /// State of one rank at one time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -285,6 +290,12 @@ pub struct InspectedChild {
     pub state: char,
     /// CPU time during the inspection, ms.
     pub cpu_ms_moved: u64,
+    /// How it ended, if it has and the kernel shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    /// Its RANK and WORLD_SIZE, if these are not those of the rank that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<(u32, u32)>,
 }
 
 /// One TCP connection.

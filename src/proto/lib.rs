@@ -5,6 +5,8 @@
 //! message       their content: orders, replies, records, samples; and the lines of the event socket
 //! link          events of a link, and orders to it
 //! inspection    the inspection of one rank
+//! benchmark     what hosts of a run measure between each other, and the results
+//! drill         how `rankdeck drill` breaks a run
 //! examination   a preflight's questions to a host, and the findings
 //! run_entry     runs on a host
 //! files         files of runs on a host
@@ -27,9 +29,12 @@
 //! trust         whether directories, files and sockets belong to this user alone
 //! libtorch      where libtorch may be, and which version fits
 //! tfrecord      TensorBoard's event files
+//! wandb         Weights & Biases' run files
 //! clock         the wall clock
 //! ```
 
+pub mod benchmark;
+pub mod drill;
 pub mod examination;
 pub mod files;
 pub mod fleet;
@@ -58,6 +63,7 @@ pub mod stack_frames;
 pub mod status_page;
 pub mod tfrecord;
 pub mod trust;
+pub mod wandb;
 
 /// The wall clock.
 pub mod clock {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! this file     ConsoleMessage: a console's orders; AgentMessage: an agent's replies, records and samples
+//! placement     CheckpointOrder, CheckpointReply: what a host has of a checkpoint, and pieces of its files
 //! record        Record: durable events, written to the agent's spool before they are sent, numbered without
 //!               gaps, delivered at least once
 //! rank_event    RankEvent: JSON Lines on the agent's event socket, from the rank itself; any program may
@@ -12,20 +13,26 @@
 //!
 //! Compatibility: fields are only ever added, with `#[serde(default)]`; unknown kinds decode to `Unknown`.
 
+mod placement;
 mod rank_event;
 mod record;
 mod sample;
 
+pub use placement::{CheckpointContent, CheckpointOrder, CheckpointReply, PIECE, PartFile, RelativePath};
 pub use rank_event::{
-    Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, LoggedHistogram, LoggedImage,
-    RankEvent, Returns,
+    Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, InnerRank, LoggedHistogram,
+    LoggedImage, RankEvent, Returns,
 };
 pub use rankdeck_types::exit::Exit;
-pub use record::{CheckpointFile, Ending, Record, RecordEvent, RunOutcome, Survivor, Work};
+pub use record::{
+    CheckpointFile, CheckpointOrigin, Ending, Record, RecordEvent, RunOutcome, RunResults, StepSource,
+    Survivor, Work,
+};
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintSample, GpuInstance,
-    GpuSample, GroupArguments, GroupSample, HostSample, HostSignals, IterationSample, LinkSample, MainThread,
-    PageSample, Phase, RankSample, RankSignals, RecentCollective, calm_round,
+    GpuSample, GroupArguments, GroupSample, HostSample, HostSignals, InputKind, InputSample, IterationSample,
+    LinkSample, MainThread, NORMALIZERS, PageSample, Phase, RankSample, RankSignals, RecentCollective,
+    calm_round,
 };
 
 use crate::inspection::Inspection;
@@ -93,6 +100,9 @@ pub enum ConsoleMessage {
         /// Values that no record contains. The driver adds them, because the core has no secrets.
         #[serde(default, flatten)]
         private: LaunchSecrets,
+        /// The console has read that the run was ended: it begins a new generation on purpose.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        after_end: bool,
     },
     /// Stops this host's ranks; the reply is a `Stopped` record once no process is left or the leftover ones
     /// are known.
@@ -101,6 +111,9 @@ pub enum ConsoleMessage {
         mode: StopMode,
         /// Milliseconds between SIGTERM and SIGKILL in [`StopMode::Terminate`]; limit of [`StopMode::Clean`].
         grace_ms: u64,
+        /// The order ends the run, for every console; it does not belong to a restart.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ends: bool,
     },
     /// Starts or ends watching evaluations; rank 0's host replies with [`AgentMessage::Frame`]s while it
     /// evaluates.
@@ -116,6 +129,13 @@ pub enum ConsoleMessage {
         /// The search; `None` cancels the running one.
         #[serde(rename = "wanted")]
         search: Option<Box<LogSearch>>,
+    },
+    /// Requests what this host has of a checkpoint, or a piece of it; the reply is
+    /// [`AgentMessage::Checkpoint`].
+    Checkpoint {
+        /// Echoed in the reply.
+        request: u64,
+        order: Box<CheckpointOrder>,
     },
     /// Heartbeat; the agent replies with `pong`.
     Ping {
@@ -137,6 +157,12 @@ pub enum ConsoleMessage {
     /// A kind unknown to this build.
     #[serde(other)]
     Unknown,
+}
+
+/// Returns why a host refuses a launch: a console that launches it has not read that another one ended `run`.
+pub fn end_refusal(run: &RunId) -> HintedError {
+    let error = format!("run {run} was stopped by another console");
+    HintedError::new(error, format!("`rankdeck restart {run}` starts it again"))
 }
 
 /// Mode of a stop.
@@ -175,6 +201,10 @@ pub struct LaunchSecrets {
     /// Notification settings while no console is attached; for rank 0's host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub away: Option<AwayNotices>,
+    /// Name of the directory in which ranks with uploaded code work, below `WORKDIR/work`; `None`: the run's
+    /// own name. No secret, but no part of the plan either: trials of a sweep differ in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<String>,
 }
 
 /// Notification settings of an agent while no console is attached. `{:?}` hides them: a URL may be a secret.
@@ -206,9 +236,12 @@ pub struct LaunchSpec {
     pub master_addr: String,
     /// Port of rank 0's store.
     pub master_port: u16,
-    /// Checkpoint to start from; `None` starts from scratch. A path on the host, or `latest`.
+    /// Checkpoint to start from; `None` starts from scratch. Its name for the run: a path, or `latest`.
     #[serde(default)]
     pub resume: Option<String>,
+    /// Its path on this host, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_at: Option<String>,
     /// The plan, with the environment and setup of this host only (PLAN-5): any agent can send a console
     /// everything else about the run.
     pub plan: Plan,
@@ -222,11 +255,17 @@ pub struct LaunchHash(pub String);
 impl LaunchSpec {
     /// Returns the hash, which is the same on all hosts of this launch.
     pub fn hash(&self) -> LaunchHash {
-        let common = LaunchSpec { node_rank: NodeRank(0), plan: self.plan.common(), ..self.clone() };
+        let common =
+            LaunchSpec { node_rank: NodeRank(0), resume_at: None, plan: self.plan.common(), ..self.clone() };
         // Maps are ordered and all keys are strings, so equal launches have equal JSON, and serialization
         // cannot fail.
         let json = serde_json::to_vec(&common).unwrap_or_default();
         LaunchHash(rankdeck_types::words::hex(&Sha256::digest(&json)))
+    }
+
+    /// Returns the checkpoint to start from as this host's ranks name it.
+    pub fn resume_path(&self) -> Option<&str> {
+        self.resume_at.as_deref().or(self.resume.as_deref())
     }
 }
 
@@ -330,6 +369,12 @@ pub enum AgentMessage {
         /// Echoed from the request.
         request: u64,
         outcome: Box<ReachOutcome>,
+    },
+    /// Reply to [`ConsoleMessage::Checkpoint`].
+    Checkpoint {
+        /// Echoed from the request.
+        request: u64,
+        reply: Box<CheckpointReply>,
     },
     /// An order failed; nothing was started.
     Refused(HintedError),

@@ -11,7 +11,7 @@ use rankdeck_types::error::HintedError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,14 @@ struct PackEntry {
     link: Option<String>,
 }
 
+/// A file of a directory: its path, and the SHA-256 of its content, for a link that of its target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileHash {
+    /// Relative path, with `/`.
+    pub path: String,
+    pub sha256: String,
+}
+
 /// A pack in this machine's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pack {
@@ -63,6 +71,8 @@ pub struct Pack {
     /// Path of the pack.
     pub path: PathBuf,
     pub files: usize,
+    /// Its files, in the order of paths.
+    pub contents: Vec<FileHash>,
     /// Bytes of the pack.
     pub bytes: u64,
     /// Symbolic links whose target is not in the pack, so that they dangle on a host: name and target.
@@ -85,10 +95,11 @@ pub fn cached(hash: &str) -> Option<PathBuf> {
 /// not entered.
 pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedError> {
     let fault = |path: &Path, error: io::Error| {
-        HintedError::new(format!("cannot pack {}: {error}", path.display()), "check its permissions")
+        let hint = "check its permissions, or exclude it with `launch.exclude`";
+        HintedError::new(format!("cannot pack {}: {error}", path.display()), hint)
     };
     let mut files = Vec::new();
-    gather(folder, "", keep, &mut files).map_err(|error| fault(folder, error))?;
+    gather(folder, "", keep, &mut files, MAX_FILES).map_err(|(path, error)| fault(&path, error))?;
     if files.len() > MAX_FILES {
         return Err(HintedError::new(
             format!("{} contains more than {MAX_FILES} files", folder.display()),
@@ -99,14 +110,44 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedEr
     let packs = private_cache("packs")?;
     let part = packs.join(format!(".{}-{:x}.part", std::process::id(), stamp()));
     let made = write(folder, &files, &part).map_err(|(path, error)| fault(&path, error)).and_then(
-        |(hash, bytes)| {
+        |(hash, bytes, contents)| {
             let path = packs.join(format!("{hash}.pack"));
             fs::rename(&part, &path).map_err(|error| fault(&path, error))?;
-            Ok(Pack { hash, path, files: files.len(), bytes, dangling: dangling(folder, &files) })
+            let dangling = dangling(folder, &files);
+            Ok(Pack { hash, path, files: files.len(), contents, bytes, dangling })
         },
     );
     let _ = fs::remove_file(&part);
     made
+}
+
+/// Hashes the files of `folder` that `keep` selects, in the order of paths; at most `most` of them, and then any.
+///
+/// # Errors
+/// A directory or file cannot be read.
+pub fn list(folder: &Path, keep: &dyn Fn(&str) -> bool, most: usize) -> io::Result<Vec<FileHash>> {
+    let mut files = Vec::new();
+    gather(folder, "", keep, &mut files, most).map_err(|(_, error)| error)?;
+    files.truncate(most);
+    files.sort();
+    files.into_iter().map(|path| hash_of(folder, path)).collect()
+}
+
+/// Hashes one file of `folder`.
+///
+/// # Errors
+/// It is gone, or cannot be read.
+pub fn hash_of(folder: &Path, path: String) -> io::Result<FileHash> {
+    let at = folder.join(&path);
+    let sha256 = match fs::symlink_metadata(&at)?.is_symlink() {
+        true => sha256(fs::read_link(&at)?.to_string_lossy().as_bytes()),
+        false => digest_of(&mut crate::regular::open(&at)?)?,
+    };
+    Ok(FileHash { path, sha256 })
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    rankdeck_types::words::hex(&Sha256::digest(bytes))
 }
 
 /// Returns the links among `files` (sorted) that lead out of them. A link with an absolute target leads to the
@@ -137,31 +178,40 @@ fn stamp() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec<String>) -> io::Result<()> {
-    for entry in fs::read_dir(root.join(below))? {
-        let entry = entry?;
+/// Collects paths; stops beyond `most`. An error names what cannot be read.
+fn gather(
+    root: &Path,
+    below: &str,
+    keep: &dyn Fn(&str) -> bool,
+    files: &mut Vec<String>,
+    most: usize,
+) -> Result<(), (PathBuf, io::Error)> {
+    let folder = root.join(below);
+    for entry in fs::read_dir(&folder).map_err(|error| (folder.clone(), error))? {
+        let entry = entry.map_err(|error| (folder.clone(), error))?;
         let Ok(name) = entry.file_name().into_string() else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{:?} is not valid UTF-8", entry.file_name()),
-            ));
+            let why = format!("{:?} is not valid UTF-8", entry.file_name());
+            return Err((folder, io::Error::new(io::ErrorKind::InvalidData, why)));
         };
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
         if !keep(&path) {
             continue;
         }
-        let kind = entry.file_type()?;
+        let kind = entry.file_type().map_err(|error| (entry.path(), error))?;
         if kind.is_dir() {
-            gather(root, &path, keep, files)?;
+            gather(root, &path, keep, files, most)?;
         } else if kind.is_file() || kind.is_symlink() {
             files.push(path);
-            if files.len() > MAX_FILES {
-                return Ok(());
-            }
+        }
+        if files.len() > most {
+            break;
         }
     }
     Ok(())
 }
+
+/// What was packed: the hash of the pack, its bytes, its files.
+type Written = (String, u64, Vec<FileHash>);
 
 /// A writer that hashes and counts its bytes.
 struct Hashing<W> {
@@ -183,10 +233,11 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (PathBuf, io::Error)> {
+fn write(root: &Path, files: &[String], part: &Path) -> Result<Written, (PathBuf, io::Error)> {
     let here = |error: io::Error| (part.to_owned(), error);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(here)?;
     let mut out = Hashing { inner: BufWriter::new(file), digest: Sha256::new(), bytes: 0 };
+    let mut contents = Vec::with_capacity(files.len());
     for name in files {
         let path = root.join(name);
         let there = |error: io::Error| (path.clone(), error);
@@ -200,20 +251,26 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
         };
         let line = serde_json::to_string(&entry).map_err(|error| here(error.into()))?;
         writeln!(out, "{line}").map_err(here)?;
-        if entry.link.is_none() {
-            let copied =
-                io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut out).map_err(there)?;
-            if copied != entry.size {
-                return Err(there(io::Error::other("it changed while being read")));
+        let sha256 = match &entry.link {
+            Some(target) => sha256(target.as_bytes()),
+            None => {
+                let mut content = Hashing { inner: &mut out, digest: Sha256::new(), bytes: 0 };
+                let copied = io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut content)
+                    .map_err(there)?;
+                if copied != entry.size {
+                    return Err(there(io::Error::other("it changed while being read")));
+                }
+                rankdeck_types::words::hex(&content.digest.finalize())
             }
-        }
+        };
+        contents.push(FileHash { path: name.clone(), sha256 });
         if out.bytes > MAX_BYTES {
             return Err(there(io::Error::other("the pack exceeds 8 GiB")));
         }
     }
     out.flush().map_err(here)?;
     let hash = rankdeck_types::words::hex(&out.digest.finalize());
-    Ok((hash, out.bytes))
+    Ok((hash, out.bytes, contents))
 }
 
 /// Unpacks into `target`, whose name contains the hash: an existing one was unpacked from the same pack.
@@ -244,28 +301,108 @@ pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError>
     result.map_err(failed)
 }
 
+/// One file of a pack, and where its bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedFile {
+    /// Relative path, with `/`.
+    pub path: String,
+    pub executable: bool,
+    /// Target of a symbolic link.
+    pub link: Option<String>,
+    pub size: u64,
+    /// SHA-256 of its bytes in hexadecimal.
+    pub hash: String,
+    offset: u64,
+}
+
+/// The files of a pack, to be written one by one.
+#[derive(Debug)]
+pub struct PackIndex {
+    pack: File,
+    pub files: Vec<PackedFile>,
+}
+
+impl PackIndex {
+    /// Reads the index of a pack (PACK-1). A damaged pack is removed.
+    ///
+    /// # Errors
+    /// It cannot be read, or its content does not have this hash.
+    pub fn read(pack: &Path, hash: &str) -> Result<PackIndex, HintedError> {
+        let failed = |error: io::Error| {
+            HintedError::new(
+                format!("cannot read {}: {error}", pack.display()),
+                "run `rankdeck push`, which uploads it again",
+            )
+        };
+        if digest(pack).map_err(failed)? != hash {
+            let _ = fs::remove_file(pack);
+            return Err(failed(io::Error::other("it is damaged and was removed")));
+        }
+        PackIndex::parse(File::open(pack).map_err(failed)?).map_err(failed)
+    }
+
+    fn parse(pack: File) -> io::Result<PackIndex> {
+        let mut reader = BufReader::new(&pack);
+        let (mut files, mut offset) = (Vec::new(), 0);
+        while let Some((entry, length)) = read_entry(&mut reader)? {
+            offset += length;
+            let mut bytes = Hashing { inner: io::sink(), digest: Sha256::new(), bytes: 0 };
+            if io::copy(&mut (&mut reader).take(entry.size), &mut bytes)? != entry.size {
+                return Err(bad(format!("truncated inside `{}`", entry.path)));
+            }
+            let hash = rankdeck_types::words::hex(&bytes.digest.finalize());
+            let PackEntry { path, executable, size, link } = entry;
+            files.push(PackedFile { path, executable, link, size, hash, offset });
+            offset += size;
+        }
+        Ok(PackIndex { pack, files })
+    }
+
+    /// Writes the bytes of a file.
+    pub fn copy(&self, file: &PackedFile, to: &mut impl Write) -> io::Result<()> {
+        let mut pack = &self.pack;
+        pack.seek(SeekFrom::Start(file.offset))?;
+        match io::copy(&mut pack.take(file.size), to)? == file.size {
+            true => Ok(()),
+            false => Err(bad(format!("truncated inside `{}`", file.path))),
+        }
+    }
+}
+
+fn bad(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Reads the line of the next file; returns it with its length, `None` at the end (PACK-2).
+fn read_entry(reader: &mut impl BufRead) -> io::Result<Option<(PackEntry, u64)>> {
+    let mut line = String::new();
+    let length = reader.take(MAX_LINE).read_line(&mut line)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let entry: PackEntry = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
+    let is_inside = !entry.path.is_empty()
+        && Path::new(&entry.path).components().all(|part| matches!(part, Component::Normal(_)));
+    match is_inside {
+        true => Ok(Some((entry, length as u64))),
+        false => Err(bad(format!("`{}` points outside the directory", entry.path))),
+    }
+}
+
 fn digest(path: &Path) -> io::Result<String> {
+    digest_of(&mut File::open(path)?)
+}
+
+fn digest_of(file: &mut File) -> io::Result<String> {
     let mut out = Hashing { inner: io::sink(), digest: Sha256::new(), bytes: 0 };
-    io::copy(&mut File::open(path)?, &mut out)?;
+    io::copy(file, &mut out)?;
     Ok(rankdeck_types::words::hex(&out.digest.finalize()))
 }
 
 fn extract(pack: &Path, into: &Path) -> io::Result<()> {
-    let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut reader = BufReader::new(File::open(pack)?);
     fs::create_dir(into)?;
-    loop {
-        let mut line = String::new();
-        if (&mut reader).take(MAX_LINE).read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        let entry: PackEntry = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
-        let inside = |path: &str| {
-            !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
-        };
-        if !inside(&entry.path) {
-            return Err(bad(format!("`{}` points outside the directory", entry.path)));
-        }
+    while let Some((entry, _)) = read_entry(&mut reader)? {
         let path = into.join(&entry.path);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -284,6 +421,7 @@ fn extract(pack: &Path, into: &Path) -> io::Result<()> {
             return Err(bad(format!("truncated inside `{}`", entry.path)));
         }
     }
+    Ok(())
 }
 
 /// Returns whether `path`, or a directory above it, matches one of `patterns`. A pattern with `/` matches the
@@ -334,15 +472,17 @@ mod tests {
 
     fn pack_of(root: &Path, files: &[String], into: &Path) -> (String, PathBuf) {
         let _ = fs::remove_file(into);
-        let (hash, bytes) = write(root, files, into).unwrap();
+        let (hash, bytes, contents) = write(root, files, into).unwrap();
         assert_eq!(bytes, fs::metadata(into).unwrap().len());
+        let hashed = |path: &String| hash_of(root, path.clone()).unwrap();
+        assert_eq!(contents, files.iter().map(hashed).collect::<Vec<_>>());
         (hash, into.to_owned())
     }
 
     fn listed(root: &Path, exclude: &[&str]) -> Vec<String> {
         let exclude: Vec<String> = exclude.iter().map(|text| text.to_string()).collect();
         let mut files = Vec::new();
-        gather(root, "", &|path| !matches(path, &exclude), &mut files).unwrap();
+        gather(root, "", &|path| !matches(path, &exclude), &mut files, MAX_FILES).unwrap();
         files.sort();
         files
     }
@@ -368,6 +508,20 @@ mod tests {
         unpack(&pack, &hash, &out).unwrap();
         fs::write(root.join("train.py"), "print(2)\n").unwrap();
         assert_ne!(pack_of(&root, &files, &folder.path().join("c")).0, hash);
+    }
+
+    #[test]
+    fn folder_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("a/gone")).unwrap();
+        let remove = |path: &str| {
+            if path == "a/gone" {
+                fs::remove_dir(folder.path().join(path)).unwrap();
+            }
+            true
+        };
+        let error = make(folder.path(), &remove).unwrap_err();
+        assert!(error.error.contains("/a/gone: "), "{error:?}");
     }
 
     #[test]
@@ -409,6 +563,30 @@ mod tests {
         let out = folder.path().join("out");
         assert!(unpack(&pack, &hash, &out).unwrap_err().error.contains("damaged"));
         assert!(!out.exists() && !pack.exists());
+    }
+
+    #[test]
+    fn pack_index_has_every_file_with_its_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("code");
+        fs::create_dir_all(root.join("pkg")).unwrap();
+        fs::write(root.join("train.py"), "print(1)\n").unwrap();
+        fs::write(root.join("pkg/data"), [0u8, 255, 10, 10]).unwrap();
+        std::os::unix::fs::symlink("train.py", root.join("main.py")).unwrap();
+        let (hash, pack) = pack_of(&root, &listed(&root, &[]), &folder.path().join("a"));
+        let index = PackIndex::read(&pack, &hash).unwrap();
+        let names: Vec<&str> = index.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(names, ["main.py", "pkg/data", "train.py"]);
+        assert_eq!(index.files[0].link.as_deref(), Some("train.py"));
+        // In any order.
+        for (at, expected) in [(2, &b"print(1)\n"[..]), (1, &[0, 255, 10, 10])] {
+            let mut bytes = Vec::new();
+            index.copy(&index.files[at], &mut bytes).unwrap();
+            assert_eq!(bytes, expected);
+            assert_eq!(index.files[at].hash, rankdeck_types::words::hex(&Sha256::digest(&bytes)));
+        }
+        // PACK-1.
+        assert!(PackIndex::read(&pack, &"0".repeat(64)).is_err() && !pack.exists());
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Invariants:
-//! - PRINTED-1: nothing is read from prose. A line counts with two numbers that have names, or with one whose name
-//!   has a meaning.
+//! - PRINTED-1: nothing is read from prose. A line counts with two numbers that have names, with one whose name
+//!   has a meaning, or in the form of a known logger.
 //! - PRINTED-2: any text is read in time that grows with its length; a line or table gives at most [`VALUES`]
-//!   values.
+//!   values, an object of a file [`OBJECT_VALUES`].
 
 use rankdeck_types::meaning::Meanings;
 use rankdeck_types::words;
@@ -26,8 +26,11 @@ const LOOSE_LINE: usize = 300;
 const GAP: usize = 24;
 /// Words before a name that may be a part of it.
 const WORDS_BEFORE: usize = 2;
-/// How deep dictionaries are read.
+/// How deep dictionaries are read, and objects of files, which RLlib nests deeper.
 const DEPTH: usize = 3;
+const OBJECT_DEPTH: usize = 6;
+/// Most values of an object of a file.
+pub const OBJECT_VALUES: usize = 512;
 /// Most cells of a row.
 const CELLS: usize = 32;
 /// Names that are levels of a log.
@@ -122,7 +125,8 @@ pub fn listed(text: &str, meanings: &Meanings) -> Reading {
 pub fn object(text: &str) -> Vec<(String, f64)> {
     let mut reading = Reading::default();
     if text.starts_with('{') {
-        Dictionary { text, at: 1, reading: &mut reading }.read("", 0);
+        let limits = (OBJECT_DEPTH, OBJECT_VALUES);
+        Dictionary { text, at: 1, limits, reading: &mut reading }.read("", 0);
     }
     reading.values
 }
@@ -164,7 +168,11 @@ impl Table {
     /// Takes in a row; false if it is none of these forms.
     fn row(&mut self, text: &str, each: &mut impl FnMut(Reading)) -> bool {
         let inner = text.trim_start_matches(BARS).trim_end_matches(BARS);
-        let raw: Vec<&str> = inner.split(BARS).take(CELLS + 1).collect();
+        let raw: Vec<&str> = match inner.contains(BARS) {
+            true => inner.split(BARS).take(CELLS + 1).collect(),
+            // Ray: no bars between the columns.
+            false => columns_by_gaps(inner),
+        };
         let cells: Vec<&str> = raw.iter().map(|cell| cell.trim()).collect();
         if cells.len() < 2 || cells.len() > CELLS {
             return false;
@@ -191,7 +199,12 @@ impl Table {
             }
         }
         if cells.iter().all(|cell| is_title(cell) || cell.is_empty()) {
-            self.header = cells.iter().map(|cell| (*cell).to_owned()).collect();
+            // In Ray's tables, `ts` are steps; elsewhere it may be a time.
+            let is_ray = cells.first() == Some(&"Trial name");
+            let title = |cell: &str| {
+                if is_ray && cell == "ts" { "timesteps_total".to_owned() } else { cell.to_owned() }
+            };
+            self.header = cells.iter().map(|cell| title(cell)).collect();
             return true;
         }
         let named: Vec<(String, f64)> = match self.header.len() == cells.len() {
@@ -241,6 +254,16 @@ impl Table {
     }
 }
 
+/// The columns of a row without bars: two spaces or more are between them.
+fn columns_by_gaps(inner: &str) -> Vec<&str> {
+    // The indentation belongs to the first column.
+    let begin = inner.len() - inner.trim_start().len();
+    let first_end = inner[begin..].find("  ").map_or(inner.len(), |at| begin + at);
+    let (first, rest) = inner.split_at(first_end);
+    let others = rest.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+    std::iter::once(first).chain(others).take(CELLS + 1).collect()
+}
+
 /// A cell that may be the name of a value.
 fn is_title(cell: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || " _-./()%@#±".contains(c);
@@ -256,7 +279,16 @@ fn values(text: &str, meanings: &Meanings) -> Option<Reading> {
     if text.starts_with("fps step:") {
         return rl_games(text);
     }
-    dictionary(text, meanings).or_else(|| pairs(text, meanings))
+    composer(text).or_else(|| dictionary(text, meanings)).or_else(|| pairs(text, meanings))
+}
+
+/// `Train metrics/train/Accuracy: 0.5000` of Composer's console logger: one value per line, below a line with the batch.
+fn composer(text: &str) -> Option<Reading> {
+    let rest = text.strip_prefix("Train ").or_else(|| text.strip_prefix("Eval "))?;
+    let (name, value) = rest.split_once(": ")?;
+    let is_name = name.contains('/') && name.len() <= NAME * 2 && name.chars().all(is_name_part);
+    let value = number(value.trim()).filter(|_| is_name)?;
+    Some(Reading { values: vec![(name.to_owned(), value)], totals: Vec::new() })
 }
 
 /// `fps step: 1 fps step and policy inference: 2 fps total: 3 epoch: 1/500 frames: 4096`
@@ -282,7 +314,7 @@ fn dictionary(text: &str, meanings: &Meanings) -> Option<Reading> {
     if open > 0 {
         loose(&text[..open], meanings).into_iter().for_each(|pair| reading.add_pair(pair));
     }
-    Dictionary { text, at: open + 1, reading: &mut reading }.read("", 0);
+    Dictionary { text, at: open + 1, limits: (DEPTH, VALUES), reading: &mut reading }.read("", 0);
     is_form(&reading, meanings).then_some(reading)
 }
 
@@ -294,6 +326,8 @@ fn is_form(reading: &Reading, meanings: &Meanings) -> bool {
 struct Dictionary<'a, 'b> {
     text: &'a str,
     at: usize,
+    /// Most levels below the first one, and most values.
+    limits: (usize, usize),
     reading: &'b mut Reading,
 }
 
@@ -314,16 +348,13 @@ impl<'a> Dictionary<'a, '_> {
             let is_name = !name.is_empty() && name.len() <= NAME && !name.contains(char::is_control);
             let name = format!("{prefix}{name}");
             match self.rest().chars().next()? {
-                '{' if depth < DEPTH => {
+                '{' if depth < self.limits.0 => {
                     self.at += 1;
                     self.read(&format!("{name}/"), depth + 1)?;
                 }
                 '"' | '\'' => {
                     let value = number(self.quoted()?);
-                    value
-                        .into_iter()
-                        .filter(|_| is_name)
-                        .for_each(|value| self.reading.add(name.as_str(), value));
+                    self.add(&name, value.filter(|_| is_name));
                 }
                 _ => {
                     let rest = self.rest();
@@ -332,13 +363,16 @@ impl<'a> Dictionary<'a, '_> {
                         // `tensor(0.5, device='cuda:0')` is one value, `[1, 2]` are two.
                         !rest.starts_with(['[', '(']) || !rest[*used..end].contains(',')
                     });
-                    value
-                        .into_iter()
-                        .filter(|_| is_name)
-                        .for_each(|(value, _)| self.reading.add(name.as_str(), value));
+                    self.add(&name, value.filter(|_| is_name).map(|(value, _)| value));
                     self.at += end;
                 }
             }
+        }
+    }
+
+    fn add(&mut self, name: &str, value: Option<f64>) {
+        if let Some(value) = value.filter(|_| self.reading.values.len() < self.limits.1) {
+            self.reading.values.push((name.to_owned(), value));
         }
     }
 
@@ -849,6 +883,81 @@ mod tests {
             "│         test_loss         │    0.82                   │",
         ];
         assert_eq!(readings(&lightning).iter().map(text).collect::<Vec<_>>(), ["test_loss=0.82"]);
+    }
+
+    #[test]
+    fn tables_of_ray_tune_are_read() {
+        let old = [
+            "+-----------------------------+----------+-----------------+--------+------------------+-------+----------+",
+            "| Trial name                  | status   | loc             |   iter |   total time (s) |    ts |   reward |",
+            "|-----------------------------+----------+-----------------+--------+------------------+-------+----------|",
+            "| PPO_CartPole-v1_0a1b2_00000 | RUNNING  | 10.0.0.1:12345  |      3 |          12.3456 | 12000 |    35.21 |",
+            "+-----------------------------+----------+-----------------+--------+------------------+-------+----------+",
+            "",
+        ];
+        let all: Vec<String> = readings(&old).iter().map(text).collect();
+        assert_eq!(all, ["iter=3 total time (s)=12.3456 timesteps_total=12000 reward=35.21"]);
+        let new = [
+            "Trial PPO_CartPole-v1_0a1b2_00000 finished iteration 3 at 2026-11-30 12:00:00. Total running time: 12s",
+            "╭───────────────────────────────────────────────────────────────╮",
+            "│ Trial PPO_CartPole-v1_0a1b2_00000 result                      │",
+            "├───────────────────────────────────────────────────────────────┤",
+            "│ env_runners/episode_return_mean                         35.21 │",
+            "│ num_env_steps_sampled_lifetime                          12000 │",
+            "╰───────────────────────────────────────────────────────────────╯",
+            "╭───────────────────────────────────────────────────────────────────────────────╮",
+            "│ Trial name                    status       iter     total time (s)       ts   │",
+            "├───────────────────────────────────────────────────────────────────────────────┤",
+            "│ PPO_CartPole-v1_0a1b2_00000   RUNNING         3            12.3456    12000   │",
+            "╰───────────────────────────────────────────────────────────────────────────────╯",
+        ];
+        let all: Vec<String> = readings(&new).iter().map(text).collect();
+        let expected = [
+            "iteration=3 time=12",
+            "env_runners/episode_return_mean=35.21 num_env_steps_sampled_lifetime=12000",
+            "iter=3 total time (s)=12.3456 timesteps_total=12000",
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn lines_of_composer_are_read() {
+        let lines = [
+            "[epoch=1][batch=10/100]:",
+            "\t Train time/epoch: 0",
+            "\t Train time/batch: 9",
+            "\t Train loss/train/total: 2.3026",
+            "\t Train metrics/train/MulticlassAccuracy: 0.1000",
+            "[Eval batch=4/4] Eval on eval data:",
+            "\t Eval metrics/eval/MulticlassAccuracy: 0.2500",
+            "Train the model: 5",
+            "Train src/a.py:12",
+        ];
+        let all: Vec<String> = readings(&lines).iter().map(text).collect();
+        let expected = [
+            "epoch=1 batch=10",
+            "time/epoch=0",
+            "time/batch=9",
+            "loss/train/total=2.3026",
+            "metrics/train/MulticlassAccuracy=0.1",
+            "metrics/eval/MulticlassAccuracy=0.25",
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn objects_of_files_may_be_deep() {
+        let line = r#"{"info": {"learner": {"default_policy": {"learner_stats": {"vf_loss": 0.5}}}}, "hist_stats": {"episode_reward": [1, 2]}, "episode_reward_mean": 21.5, "timesteps_total": 4000, "done": false, "x": null}"#;
+        let values = object(line);
+        let names: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let expected = [
+            "info/learner/default_policy/learner_stats/vf_loss=0.5",
+            "episode_reward_mean=21.5",
+            "timesteps_total=4000",
+        ];
+        assert_eq!(names, expected);
+        let many: Vec<String> = (0..2000).map(|n| format!("\"a{n}\": 1")).collect();
+        assert_eq!(object(&format!("{{{}}}", many.join(", "))).len(), OBJECT_VALUES);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Runs on a host, as listed by `agent list`.
 
 use crate::lineage::Lineage;
-use crate::message::{Counters, Ending, Evaluation, FinishReason, Survivor};
+use crate::message::{CheckpointOrigin, Counters, Ending, Evaluation, FinishReason, RunResults, Survivor};
 use crate::progress_bar::ShownProgress;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
+use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 
 /// The runs of a host, as replied by `agent list`.
@@ -75,6 +76,8 @@ pub struct NodeDigest {
     pub note: String,
     /// The command line of the ranks.
     pub program: String,
+    /// The pack that the ranks run in, by its hash.
+    pub code: Option<String>,
     /// Whether it is the built-in trainer.
     pub builtin: bool,
     /// GPUs of all hosts.
@@ -99,6 +102,9 @@ pub struct NodeDigest {
     pub failure: Option<RankFailure>,
     /// The stop is verified: the agent found no leftover process.
     pub proved: bool,
+    /// Longest wait of the run's policy before another generation, milliseconds; `None`: it makes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_wait_ms: Option<u64>,
     /// Where generations began, as far as this host knows.
     pub lineage: Lineage,
     /// The generation of the counters, the return and the speed below.
@@ -121,6 +127,9 @@ pub struct NodeDigest {
     /// How far such a program is, as it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<NodeProgress>,
+    /// What ranks of this host have written where they work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub results: Option<RunResults>,
 }
 
 /// Progress that a program shows.
@@ -131,16 +140,41 @@ pub struct NodeProgress {
     pub time: WallTime,
 }
 
-/// A checkpoint on rank 0's host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A checkpoint of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SavedCheckpoint {
-    /// Path on that host.
+    /// Path on the host that saved it.
     pub path: String,
-    /// Global environment steps.
+    /// Global environment steps; 0: unknown.
     pub env_step: u64,
     pub train_iter: u64,
     /// Reason of the checkpoint.
     pub reason: String,
+    /// How it is known.
+    #[serde(default, skip_serializing_if = "CheckpointOrigin::is_reported")]
+    pub origin: CheckpointOrigin,
+    /// Size, of all files in it; `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+impl SavedCheckpoint {
+    /// Reason of one that was found.
+    pub const FOUND: &str = "found";
+
+    /// Returns what a list adds to the path of one that no rank has reported: ` (found, 141K)`.
+    pub fn remark(&self) -> String {
+        let size = self.bytes.map(|bytes| format!(", {}", words::bytes(bytes)));
+        match self.origin {
+            CheckpointOrigin::Reported => String::new(),
+            CheckpointOrigin::Found => format!(" (found{})", size.unwrap_or_default()),
+        }
+    }
+
+    /// Returns its steps, if known.
+    pub fn step(&self) -> Option<u64> {
+        Some(self.env_step).filter(|step| *step > 0 || self.origin.is_reported())
+    }
 }
 
 /// A rank that failed.

@@ -5,20 +5,21 @@
 //! no system call, so that stuck ranks are detected with certainty. The page of a script has the collectives
 //! and optimizer steps of its training loop, without those of other threads (HOOK-6).
 //!
-//! Layout, version 3: 64-bit little-endian words in a file of [`PAGE_BYTES`].
+//! Layout, version 4: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
 //! word    5  writer: 1 the hook in a Python rank
 //! word    6  dumps that the agent requested      7  dumps that the hook wrote
 //! word    8  seqlock: odd while the writer is inside
-//! words   9  body, in the order of `Body::words`
+//! words   9  body, in the order of `Body::words`; from word 35 on, a script's waits for input: nanoseconds, call
+//!            site, kind
 //! word   49  arguments of a script's `init_process_group`: calls | variables << 32, rank << 32 | size,
 //!            port | backend << 16, call site, address
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
 //! word 1024  table of GROUPS groups (communicators); the first is the group of all ranks
 //! word 1152  ring of the starts of the latest ITERATIONS training iterations, slot = train_iter % ITERATIONS
 //! word 1792  table of SITES names of call sites
-//! word 2048  ring of the latest FINGERPRINTS fingerprints of weights, slot = count % FINGERPRINTS
+//! word 2048  ring of the latest FINGERPRINTS fingerprints of weights and normalizers, slot = count % FINGERPRINTS
 //! ```
 //! Invariants:
 //! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after
@@ -190,12 +191,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let writer = StatusPageWriter::create(&path, 0, 0).unwrap();
-        for version in [VERSION - 1, VERSION + 1] {
+        for version in [layout::OLDEST_VERSION - 1, VERSION + 1] {
             writer.words.store(1, &[version]);
             assert!(StatusPageReader::open(&path).is_err());
         }
         writer.words.store(1, &[VERSION]);
         assert!(StatusPageReader::open(&path).is_ok());
+    }
+
+    #[test]
+    fn arguments_of_an_older_page_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let writer = StatusPageWriter::create(&path, 3, 0).unwrap();
+        // In version 3, the address follows the port.
+        writer
+            .words
+            .store(layout::ARGUMENTS_START, &[1, 3 << 32 | 4, 29_500, u64::from_le_bytes(*b"10.0.0.1")]);
+        let arguments = || StatusPageReader::open(&path).unwrap().view().unwrap().group_arguments;
+        assert!(arguments().is_some());
+        writer.words.store(1, &[3]);
+        let view = StatusPageReader::open(&path).unwrap().view().unwrap();
+        assert_eq!((view.rank, view.group_arguments), (3, None));
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub fn length(bytes: &[u8]) -> Option<u64> {
     is_right.then(|| u64::from_le_bytes(length).saturating_add(16))
 }
 
-enum Content<'a> {
+pub(crate) enum Content<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -96,7 +96,7 @@ enum Content<'a> {
 }
 
 /// Parses the fields of a message; `None` if malformed.
-fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Content<'_>)>> {
+pub(crate) fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Content<'_>)>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
         let key = take_varint(&mut bytes)?;

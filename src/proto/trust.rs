@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - TRUST-1: an agent starts only in directories that no other user can change or replace, and the console
-//!   keeps files in no other cache.
+//!   keeps files in no other cache. Above a run's own directory, members of a group of this user may write, as in
+//!   a project folder ([`check_run`]): they can rename or remove a run, but not read or change what is in it.
 //! - TRUST-2: files of a run are opened for writing only by [`open`] and [`create`], which follow no link.
 //! - TRUST-3: nothing is sent to a socket before its owner is checked ([`connect`], [`check_peer`]).
 
@@ -38,6 +39,28 @@ const MOST_LINKS: usize = 40;
 /// `/tmp` are safe above it. A group counts as other users, except the private group of this user. In a user
 /// namespace, root's directories belong to the overflow user.
 pub fn distrust(path: &Path) -> Option<HintedError> {
+    distrust_in(path, None)
+}
+
+/// Directories that colleagues may share: those on the way to `runs`, and `runs` itself.
+struct Shared<'a> {
+    runs: PathBuf,
+    /// The groups of this user.
+    groups: &'a [u32],
+}
+
+impl Shared<'_> {
+    /// Returns whether this is a project folder of a group of this user (mode 2775), whoever owns it.
+    fn holds(&self, place: &Path, data: &Metadata) -> bool {
+        self.runs.starts_with(place) && is_of_group(data, self.groups)
+    }
+}
+
+fn is_of_group(data: &Metadata, groups: &[u32]) -> bool {
+    data.is_dir() && data.mode() & 0o020 != 0 && groups.contains(&data.gid())
+}
+
+fn distrust_in(path: &Path, shared: Option<&Shared<'_>>) -> Option<HintedError> {
     let overflow = overflow_uid();
     let mut found = match places(path) {
         Ok(found) => found,
@@ -49,10 +72,11 @@ pub fn distrust(path: &Path) -> Option<HintedError> {
     let last = found.pop();
     let above = found.into_iter().map(|place| (place, true));
     last.map(|place| (place, false)).into_iter().chain(above).find_map(|((place, data), above)| {
-        match is_trusted(data.uid()) || above && overflow == Some(data.uid()) {
+        let is_shared = shared.is_some_and(|shared| shared.holds(&place, &data));
+        match is_shared || is_trusted(data.uid()) || above && overflow == Some(data.uid()) {
             // Whoever can write the directory of a link can replace it, whatever its mode is.
             true if data.is_symlink() => None,
-            true => open_to_others(&place, &data, above),
+            true => open_to_others(&place, &data, above, is_shared),
             false => Some(HintedError::new(
                 format!(
                     "{} belongs to user {} (mode {:04o})",
@@ -101,21 +125,59 @@ fn places(path: &Path) -> Result<Vec<(PathBuf, Metadata)>, (PathBuf, io::Error)>
     Ok(found)
 }
 
-/// Checks that runs can be stored at `path`, a part of which may not exist yet (TRUST-1).
+/// Checks that files can be stored at `path`, a part of which may not exist yet (TRUST-1).
 ///
 /// # Errors
 /// That of [`distrust`].
 pub fn check_place(path: &Path) -> Result<(), HintedError> {
+    nearest(path).and_then(|place| distrust(&place)).map_or(Ok(()), Err)
+}
+
+/// Checks that a run can be stored at `path`, which is `runs` or below it; a part of both may not exist yet
+/// (TRUST-1).
+///
+/// # Errors
+/// Another user can change or replace what is in the run's own directory, or others than a group of this user
+/// can replace that directory.
+pub fn check_run(runs: &Path, path: &Path) -> Result<(), HintedError> {
+    check_run_in(runs, path, &own_groups())
+}
+
+fn check_run_in(runs: &Path, path: &Path, groups: &[u32]) -> Result<(), HintedError> {
+    let runs = nearest(runs).and_then(|runs| runs.canonicalize().ok());
+    let shared = runs.map(|runs| Shared { runs, groups });
+    nearest(path).and_then(|place| distrust_in(&place, shared.as_ref())).map_or(Ok(()), Err)
+}
+
+/// Returns the path, or the nearest directory above it that exists.
+fn nearest(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let present = absolute.ancestors().find(|place| place.exists());
-    present.and_then(distrust).map_or(Ok(()), Err)
+    absolute.ancestors().find(|place| place.exists()).map(Path::to_owned)
+}
+
+/// Returns whether new entries of a directory belong to a group of this user that has other members.
+pub(crate) fn is_project(folder: &Metadata, groups: &[u32]) -> bool {
+    is_of_group(folder, groups) && folder.mode() & 0o2002 == 0o2000 && !is_private_group(folder.gid())
+}
+
+/// Returns the groups of this process.
+pub(crate) fn own_groups() -> Vec<u32> {
+    // SAFETY: with a count of 0, nothing is written.
+    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
+    let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: `groups` has room for as many numbers as are announced.
+    let count = unsafe { libc::getgroups(count.max(0), groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    // SAFETY: getegid takes nothing and cannot fail.
+    groups.push(unsafe { libc::getegid() });
+    groups
 }
 
 const OTHER_PLACE: &str = "use a directory that only you can write";
 
-fn open_to_others(place: &Path, data: &Metadata, above: bool) -> Option<HintedError> {
+fn open_to_others(place: &Path, data: &Metadata, above: bool, is_shared: bool) -> Option<HintedError> {
     let mode = data.mode();
-    let group = mode & 0o020 != 0 && (!is_private_group(data.gid()) || has_acl(place));
+    let group = mode & 0o020 != 0 && (!(is_shared || is_private_group(data.gid())) || has_acl(place));
     let open = mode & 0o002 != 0 || group;
     if !open || (above && mode & 0o1000 != 0) {
         return None;
@@ -411,6 +473,41 @@ mod tests {
             assert_eq!(distrust(&folder), None, "the user's own group");
             mode(place, 0o755);
         }
+    }
+
+    #[test]
+    fn trust_1_project_folder_of_an_own_group_may_hold_runs() {
+        if own_uid() != 0 {
+            return rankdeck_testkit::skipped("only root can give files to other users");
+        }
+        let (_base, project) = folder();
+        let (runs, run) = (project.join("runs"), project.join("runs/r"));
+        let check = |groups: &[u32]| check_run_in(&runs, &run.join("node0"), groups).err();
+        let share = |place: &Path, owner: u32, bits: u32| {
+            chown(place, Some(owner), Some(STRANGER)).unwrap();
+            mode(place, bits);
+        };
+        share(&project, 0, 0o2775);
+        assert!(names(check(&[]), &project), "a group of others");
+        assert_eq!(check(&[STRANGER]), None, "before the first run");
+        std::fs::create_dir_all(&run).unwrap();
+        // A colleague owns the folder and was the first to run something.
+        share(&project, STRANGER, 0o2775);
+        share(&runs, STRANGER, 0o3770);
+        share(&run, 0, 0o700);
+        assert_eq!(check(&[STRANGER]), None);
+        assert!(distrust(&run).is_some(), "other places stay strict");
+        share(&run, 0, 0o770);
+        assert!(names(check(&[STRANGER]), &run), "the run itself is private");
+        share(&run, STRANGER, 0o700);
+        assert!(names(check(&[STRANGER]), &run), "a colleague's run");
+        share(&run, 0, 0o700);
+        share(&runs, STRANGER, 0o2755);
+        assert!(names(check(&[STRANGER]), &runs), "the owner alone can write");
+        share(&runs, 0, 0o2777);
+        assert!(names(check(&[STRANGER]), &runs), "everybody can write");
+        share(&runs, 0, 0o3777);
+        assert_eq!(check(&[STRANGER]), None, "a sticky directory above");
     }
 
     #[test]

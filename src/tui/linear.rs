@@ -20,7 +20,7 @@ use rankdeck_charts::rates::is_live_only;
 use rankdeck_charts::selection::label;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{HistogramBucket, Model, RunState};
-use rankdeck_core::origin::{SCRATCH, is_scratch};
+use rankdeck_core::origin::{CodeChoice, SCRATCH, is_scratch};
 use rankdeck_core::report::VerdictReport;
 use rankdeck_kit::confirm::Choice;
 use rankdeck_kit::{Glyphs, text};
@@ -200,7 +200,7 @@ impl Linear {
         if let Some(Overlay::Restart(form)) = self.view.overlays.top_mut() {
             form.0.is_waiting = form.0.is_unchecked();
             if form.0.is_waiting {
-                return LineAnswer::line(restart::READING);
+                return LineAnswer::line(restart::waiting_text(&form.0));
             }
             let order = restart::order(model, &form.0);
             return self.ask(model, order);
@@ -213,8 +213,16 @@ impl Linear {
         matches!(self.view.overlay(), Some(Overlay::Restart(_)))
     }
 
+    /// It waits for an upload.
+    pub fn is_uploading(&self) -> bool {
+        matches!(self.view.overlay(), Some(Overlay::Restart(form)) if form.0.choice == CodeChoice::New)
+    }
+
     /// Files have shown what they were read for: the question about the restart that waited for it.
     pub fn answer_files(&mut self, model: &Model, answer: FileAnswer) -> LineAnswer {
+        if let Some(line) = restart::add_code(&mut self.view, &answer) {
+            return LineAnswer::line(line);
+        }
         match restart::take_answer(model, &mut self.view, answer) {
             Some(order) => self.ask(model, order),
             None => LineAnswer::default(),
@@ -462,7 +470,8 @@ fn checkpoints(model: &Model) -> Vec<String> {
     let found = origins(model).into_iter().filter_map(|origin| {
         let file = origin.checkpoint?;
         let mean = origin.mean_return.map_or(String::new(), |mean| format!(", return {}", text::value(mean)));
-        Some(format!("{} at step {}{mean}: {}", origin.name, words::count(file.env_step), file.path))
+        let step = file.step().map(|step| format!(" at step {}", words::count(step))).unwrap_or_default();
+        Some(format!("{}{step}{mean}: {}{}", origin.name, file.path, file.remark()))
     });
     or_none(found.take(MOST).collect(), "no checkpoint yet")
 }

@@ -351,6 +351,10 @@ fn chart(name: &str, series: &Series) -> String {
         .collect();
     let note = if past.is_empty() { "" } else { "; abandoned generations in gray" };
     let newest = series.last().map_or("-".into(), text::value);
+    let unit = escaped(series.unit());
+    // A part of an epoch counts.
+    let [first, last] =
+        [first, last].map(|at| if unit == "step" { format!("{at:.0}") } else { text::value(at) });
     let range = match (low, high) {
         (low, high) if low < high => format!("{} to {}", text::value(low), text::value(high)),
         (low, _) => format!("constant {}", text::value(low)),
@@ -359,7 +363,7 @@ fn chart(name: &str, series: &Series) -> String {
         "<figure><figcaption>{} <b>{newest}</b> ({range})</figcaption>\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fafafa\"/>{past}<polygon points=\"{band}\" fill=\"#cfe0f5\"/>\
-         {own}{broken}</svg><div>step {first:.0} to {last:.0}{note}</div></figure>",
+         {own}{broken}</svg><div>{unit} {first} to {last}{note}</div></figure>",
         escaped(name),
     )
 }

@@ -3,11 +3,11 @@
 //! Sizes are over all ranks. Unknown keys are errors. The resolved form (defaults filled in, `--set` applied)
 //! is written to the run directory and read by the trainer.
 
-pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacConfig};
+pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacConfig, Td3Config};
 
 use super::code::Code;
 use super::schema::ValueKind::{Integer, Integers, Names, Number, Text, Texts};
-use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PLAIN, PROGRAM};
+use super::schema::text_rules::{ADDRESS, ENV_ID, FACTORY, NAME, PATH, PLAIN, PROGRAM};
 use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -76,12 +76,12 @@ keys! {
     pub struct LaunchConfig {
         /// Program and arguments to run once per rank. These templates are filled, also in `env`:
         /// `{run.seed}` (or `{seed}`), `{args.KEY}`, any other key of this file such as `{run.name}`, and
-        /// for each rank `{rank}`, `{local_rank}`, `{world_size}`, `{run}` and `{run_dir}`. Other braces are
-        /// passed on unchanged.
+        /// for each rank `{rank}`, `{local_rank}`, `{world_size}`, `{run}`, `{run_dir}` and `{resume}`. Other
+        /// braces are passed on unchanged.
         command: Vec<String> => "the built-in trainer",
-        /// Directory to upload to every host, relative to this file. Each run uses its own snapshot and
-        /// runs in it.
-        // A console replaces it by `sha256:HASH` before it launches.
+        /// Directory of the code, relative to this file. A single run on this machine works in it; other hosts
+        /// and trials of a sweep get a copy in `work/NAME` of their `workdir`.
+        // A console replaces it by `sha256:HASH` before it launches, or by the absolute path of a run in place.
         code: Option<Code> => "none: ranks run in the host's `workdir`",
         /// Patterns of files not to upload, such as `*.ckpt` or `data/`; without `/` they match any name,
         /// with `/` the whole path.
@@ -89,6 +89,17 @@ keys! {
             => "`.git`, `__pycache__`, `venv`, `runs` and the like are never uploaded",
         /// Patterns of files to upload even if `.gitignore` excludes them, such as `*.so`.
         include: Vec<String> [Texts("patterns")] => "files that git ignores are not uploaded",
+        /// Words to append to `command` in a generation that resumes, such as `["--resume", "{resume}"]`.
+        /// `{resume}` is the checkpoint's path on the rank's host; it is filled also in `command` and `env`,
+        /// and empty in a generation that starts from scratch.
+        resume: Vec<String> [Texts("words")] => "none",
+        /// Patterns of checkpoints with other names than `*.pt`, `*.pth`, `*.ckpt`, `*.zip`, `*.safetensors`,
+        /// `checkpoint-*/` and directories of `*.distcp`: `out/*.bin`, relative to the directory in which
+        /// ranks run. Without `/` they match any name.
+        checkpoints: Vec<String> [Texts("patterns")] => "none",
+        /// Maximum size of the checkpoint files that a generation which resumes copies between hosts, in GB.
+        /// Above it, a console asks first; without a user to ask, the generation does not start.
+        max_copy_gb: f64 [Number { min: 0.0, max: 1_000_000.0, open: false }] = 2.0,
         /// Environment variables of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the
         /// console's variable at each launch; its value is stored in no file or recording. Templates are
         /// filled as in `command`.
@@ -180,6 +191,8 @@ keys! {
         backend: BackendChoice = BackendChoice::Auto,
         /// Timeout of a collective or the rendezvous, in seconds.
         timeout_s: f64 [SECONDS] = 600.0,
+        /// Exchange CPU tensors between ranks of a host through shared memory.
+        shared_memory: bool = true,
         /// Size of a gradient bucket, in MiB.
         bucket_mb: f64 [Number { min: 0.0, max: 65536.0, open: true }] = 25.0,
         /// Updates between comparisons of the ranks' weight fingerprints; 0: never.
@@ -219,6 +232,21 @@ keys! {
         python: String [Text(&PROGRAM)] = default_python(),
         /// Threads of each rank's Atari emulators.
         worker_threads: Option<u32> [Integer(1..=4096)] => "host cores divided by ranks",
+        /// Python processes per rank that step RL environments at the same time. Results do not depend on it.
+        workers: Option<u32> [Integer(1..=1024)]
+            => "host cores divided by ranks, at most one per environment; 1 for Atari games and `env.vector`",
+        /// Keyword arguments of the environment: `gymnasium.make(id, **kwargs)`, or those of `env.vector`.
+        kwargs: Option<BTreeMap<String, toml::Value>> => "none",
+        /// Wrappers, applied in this order to each environment: `module:callable`, called with the environment.
+        wrappers: Option<Vec<String>> [Texts("`module:callable` strings")] => "none",
+        /// Factory of a Gymnasium `VectorEnv` in place of single environments: `module:factory`, called with
+        /// `num_envs` and `env.kwargs`. `env.id` is its name only. For EnvPool, set `env.id = "envpool:Pong-v5"`
+        /// instead.
+        vector: Option<String> [Text(&FACTORY)] => "none",
+        /// Shared library with an environment of your own in C, Rust or another language, built against
+        /// `rankdeck_env.h`; relative to the ranks' directory. `env.id` is its name only. `env.kwargs` are passed to it
+        /// as JSON.
+        library: Option<String> [Text(&PATH)] => "none",
         /// Timeout of a Python worker, in seconds; starting it may take twice as long. With several ranks,
         /// at most 0.4 of `distributed.timeout_s`, because the others wait.
         #[serde(default = "default_worker_timeout_s")]
@@ -291,7 +319,7 @@ keys! {
         /// Implementation of the networks: `native` (hand-written CPU passes for fully connected networks,
         /// several times as fast), `libtorch`, or `auto` (native where supported).
         kernel: Kernel = Kernel::Auto,
-        /// On a GPU, capture updates of PPO, DQN and SAC and policy inference as CUDA graphs after the
+        /// On a GPU, capture updates of PPO, DQN, SAC and TD3 and policy inference as CUDA graphs after the
         /// first few steps. If capture fails, the reason is logged and they run step by step. Not yet
         /// benchmarked on real GPUs.
         cuda_graphs: bool = false,
@@ -403,7 +431,7 @@ keys! {
         every: u64 = 0,
         /// Also keep the checkpoint with the best evaluation.
         best: bool = true,
-        /// Also save each rank's replay buffer (DQN, SAC) or the rollouts of the current phase (PPG) with
+        /// Also save each rank's replay buffer (DQN, SAC, TD3) or the rollouts of the current phase (PPG) with
         /// each `latest`. If false, a restart refills the buffer before it learns, and the phase learns
         /// from fewer rollouts.
         replay: bool = false,
@@ -476,6 +504,20 @@ keys! {
         no_progress: u32 [Integer(1..=1_000_000)] = 2,
         /// If a host cannot verify its stop after a failure: end the run, or restart without the host.
         lost_host: LostHost = LostHost::Stop,
+    }
+}
+
+impl Experiment {
+    /// Returns whether the run may restart without a request.
+    pub fn restarts_by_itself(&self) -> bool {
+        let is_asked = self.watch.on_stuck == OnStuck::Restart || self.restart.lost_host == LostHost::Exclude;
+        self.restart.max_restarts.map_or(is_asked, |most| most > 0)
+    }
+
+    /// Returns the longest wait between a failed generation and the next one by policy, milliseconds; `None`: the
+    /// policy makes none.
+    pub fn restart_wait_ms(&self) -> Option<u64> {
+        self.restarts_by_itself().then(|| self.restart.delay_ms(self.restart.no_progress))
     }
 }
 
@@ -563,7 +605,36 @@ impl Env {
         .collect()
     }
 
-    /// Returns whether the id is that of an Atari game.
+    /// Returns whether it runs in the trainer, without Python.
+    pub fn is_builtin(&self) -> bool {
+        let known = BUILTIN_ENVS.contains(&self.id.as_str()) && self.python_keys().is_empty();
+        match self.worker {
+            _ if self.library.is_some() => true,
+            EnvWorker::Rust => true,
+            EnvWorker::Auto => known,
+            EnvWorker::Python => false,
+        }
+    }
+
+    /// Returns the keys that are set and need environments in Python.
+    pub fn python_keys(&self) -> Vec<&'static str> {
+        let keys = [
+            (self.workers.is_some(), "workers"),
+            (self.kwargs.is_some() && self.library.is_none(), "kwargs"),
+            (self.wrappers.is_some(), "wrappers"),
+            (self.vector.is_some(), "vector"),
+        ];
+        keys.into_iter().filter(|(set, _)| *set).map(|(_, key)| key).collect()
+    }
+
+    /// Returns the code that it loads: modules of its id, wrappers and factory, and its library.
+    pub fn modules(&self) -> Vec<&str> {
+        let wrappers = self.wrappers.iter().flatten().map(String::as_str);
+        let named = std::iter::once(self.id.as_str()).chain(wrappers).chain(self.vector.as_deref());
+        named.filter_map(|name| Some(name.split_once(':')?.0)).chain(self.library.as_deref()).collect()
+    }
+
+    /// Returns whether the id is that of an Atari game of ale-py.
     pub fn is_atari(&self) -> bool {
         self.id.starts_with("ALE/") || self.id.contains("NoFrameskip-")
     }

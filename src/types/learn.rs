@@ -24,6 +24,27 @@ pub enum Learn {
     Dqn(DqnConfig),
     /// Soft actor-critic, continuous actions.
     Sac(SacConfig),
+    /// Twin delayed deterministic policy gradient, continuous actions.
+    Td3(Td3Config),
+}
+
+/// The actions that an algorithm works with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActionKind {
+    Any,
+    Discrete,
+    Continuous,
+}
+
+/// The keys that size the replay of an off-policy algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayConfig {
+    /// Capacity over all ranks, in transitions.
+    pub buffer_size: u64,
+    /// Environment steps over all ranks before the first update.
+    pub learning_starts: u64,
+    /// Transitions per update over all ranks.
+    pub batch_size: u32,
 }
 
 impl Learn {
@@ -35,7 +56,39 @@ impl Learn {
             Learn::A2c(_) => "a2c",
             Learn::Dqn(_) => "dqn",
             Learn::Sac(_) => "sac",
+            Learn::Td3(_) => "td3",
         }
+    }
+
+    /// Returns the actions that it works with.
+    pub fn actions(&self) -> ActionKind {
+        match self {
+            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => ActionKind::Any,
+            Learn::Dqn(_) => ActionKind::Discrete,
+            Learn::Sac(_) | Learn::Td3(_) => ActionKind::Continuous,
+        }
+    }
+
+    /// Returns the sizes of the replay, for algorithms that have one.
+    pub fn replay(&self) -> Option<ReplayConfig> {
+        let (buffer_size, learning_starts, batch_size) = match self {
+            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => return None,
+            Learn::Dqn(dqn) => (dqn.buffer_size, dqn.learning_starts, dqn.batch_size),
+            Learn::Sac(sac) => (sac.buffer_size, sac.learning_starts, sac.batch_size),
+            Learn::Td3(td3) => (td3.buffer_size, td3.learning_starts, td3.batch_size),
+        };
+        Some(ReplayConfig { buffer_size, learning_starts, batch_size })
+    }
+
+    /// Shrinks the replay to one transition, for a policy that only acts.
+    pub fn shrink_replay(&mut self) {
+        let (buffer_size, batch_size) = match self {
+            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => return,
+            Learn::Dqn(dqn) => (&mut dqn.buffer_size, &mut dqn.batch_size),
+            Learn::Sac(sac) => (&mut sac.buffer_size, &mut sac.batch_size),
+            Learn::Td3(td3) => (&mut td3.buffer_size, &mut td3.batch_size),
+        };
+        (*buffer_size, *batch_size) = (1, 1);
     }
 
     /// Returns the keys that all on-policy algorithms have; `None` for other algorithms.
@@ -44,7 +97,7 @@ impl Learn {
             Learn::Ppo(ppo) => Some(ppo.on_policy()),
             Learn::Ppg(ppg) => Some(ppg.on_policy()),
             Learn::A2c(a2c) => Some(a2c.on_policy()),
-            Learn::Dqn(_) | Learn::Sac(_) => None,
+            Learn::Dqn(_) | Learn::Sac(_) | Learn::Td3(_) => None,
         }
     }
 
@@ -58,7 +111,7 @@ impl Learn {
         match self {
             Learn::Ppo(ppo) => ppo.num_minibatches,
             Learn::Ppg(ppg) => ppg.num_minibatches,
-            Learn::A2c(_) | Learn::Dqn(_) | Learn::Sac(_) => 1,
+            Learn::A2c(_) | Learn::Dqn(_) | Learn::Sac(_) | Learn::Td3(_) => 1,
         }
     }
 
@@ -78,6 +131,7 @@ impl KeyType for Learn {
             variant("a2c", &["a2c"], A2cConfig::DOC, A2cConfig::KEYS),
             variant("dqn", &["dqn"], DqnConfig::DOC, DqnConfig::KEYS),
             variant("sac", &["sac"], SacConfig::DOC, SacConfig::KEYS),
+            variant("td3", &["td3"], Td3Config::DOC, Td3Config::KEYS),
         ],
     };
 }
@@ -437,5 +491,27 @@ off_policy! {
         autotune: bool = true,
         /// Entropy weight; the initial value if it is learned.
         alpha: f64 [POSITIVE] = 1.0,
+    }
+}
+
+off_policy! {
+    /// Twin delayed deterministic policy gradient; defaults of CleanRL's td3_continuous_action.py.
+    pub struct Td3Config {
+        buffer_size = 1_000_000;
+        learning_starts = 25_000;
+        batch_size = 256;
+        tau = 0.005;
+    }
+    own {
+        /// Learning rate of the actor and the critics.
+        learning_rate: f64 [POSITIVE] = 0.0003,
+        /// Critic updates per update of the actor and of all target networks.
+        policy_every: u32 [Integer(1..=10_000)] = 2,
+        /// Standard deviation of exploration noise, as a fraction of half the width of an action's range.
+        exploration_noise: f64 [NOT_NEGATIVE] = 0.1,
+        /// The same of the noise in the target's actions.
+        policy_noise: f64 [NOT_NEGATIVE] = 0.2,
+        /// Largest noise in the target's actions, in the same unit.
+        noise_clip: f64 [NOT_NEGATIVE] = 0.5,
     }
 }

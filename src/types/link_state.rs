@@ -85,11 +85,33 @@ pub enum Prompt {
         /// The path of the private key.
         key: String,
     },
+    /// The next generation needs files that another host has. Answer `yes` to copy them.
+    CopyCheckpoint {
+        /// The checkpoint's path.
+        path: String,
+        /// Bytes to copy.
+        bytes: u64,
+        /// Names of the hosts that lack files.
+        to: Vec<String>,
+    },
     /// The server asks for a password or a code.
     Password {
         /// The account, as `user@host`.
         account: String,
         /// The server's question.
         text: String,
+        /// The jump host that asks, if it is not the host itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        jump: Option<String>,
     },
+}
+
+impl Prompt {
+    /// Returns who asks: the host, or a jump host on the way to it.
+    pub fn asker(&self, host: &str) -> String {
+        match self {
+            Prompt::Password { jump: Some(jump), .. } => format!("jump host {jump} for {host}"),
+            _ => host.to_owned(),
+        }
+    }
 }

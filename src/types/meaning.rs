@@ -124,6 +124,8 @@ const TABLE: &[(&str, Meaning)] = &[
     ("ep_ret", Meaning::Return),
     ("epret", Meaning::Return),
     ("averageepret", Meaning::Return),
+    // TRL's PPO.
+    ("rlhf_reward", Meaning::Return),
     ("return", Meaning::Return),
     ("returns", Meaning::Return),
     ("rewards", Meaning::Return),
@@ -168,6 +170,8 @@ const TABLE: &[(&str, Meaning)] = &[
     ("iterations", Meaning::Iteration),
     ("iter", Meaning::Iteration),
     ("update", Meaning::Iteration),
+    // Composer.
+    ("time/batch", Meaning::Iteration),
     ("epoch", Meaning::Epoch),
     ("sps", Meaning::StepsPerSecond),
     ("fps", Meaning::StepsPerSecond),
@@ -188,10 +192,15 @@ const TABLE: &[(&str, Meaning)] = &[
     ("training_loss", Meaning::Loss),
     ("total_loss", Meaning::Loss),
     ("total_loss_avg", Meaning::Loss),
+    // Composer, TRL.
+    ("loss/train/total", Meaning::Loss),
+    ("loss/total", Meaning::Loss),
     ("policy_loss", Meaning::PolicyLoss),
     ("policy_gradient_loss", Meaning::PolicyLoss),
     ("pg_loss", Meaning::PolicyLoss),
     ("actor_loss", Meaning::PolicyLoss),
+    ("loss/policy_avg", Meaning::PolicyLoss),
+    ("loss/policy", Meaning::PolicyLoss),
     ("value_loss", Meaning::ValueLoss),
     ("value_function_loss", Meaning::ValueLoss),
     ("v_loss", Meaning::ValueLoss),
@@ -200,10 +209,16 @@ const TABLE: &[(&str, Meaning)] = &[
     ("q_loss", Meaning::ValueLoss),
     ("qf_loss", Meaning::ValueLoss),
     ("td_loss", Meaning::ValueLoss),
+    ("loss/value_avg", Meaning::ValueLoss),
+    ("loss/value", Meaning::ValueLoss),
     ("entropy", Meaning::Entropy),
     ("entropy_loss", Meaning::Entropy),
+    ("entropy_avg", Meaning::Entropy),
     ("kl", Meaning::Kl),
     ("approx_kl", Meaning::Kl),
+    ("approxkl_avg", Meaning::Kl),
+    // RLlib.
+    ("mean_kl_loss", Meaning::Kl),
 ];
 
 /// A row of the table.
@@ -376,6 +391,16 @@ mod tests {
             ("train/loss", Meaning::Loss),
             ("losses/qf1_loss", Meaning::ValueLoss),
             ("train/approx_kl", Meaning::Kl),
+            ("learners/default_policy/mean_kl_loss", Meaning::Kl),
+            ("info/learner/default_policy/learner_stats/vf_loss", Meaning::ValueLoss),
+            ("env_runners/num_env_steps_sampled_lifetime", Meaning::Step),
+            ("evaluation/env_runners/episode_return_mean", Meaning::EvalReturn),
+            ("objective/rlhf_reward", Meaning::Return),
+            ("policy/approxkl_avg", Meaning::Kl),
+            ("loss/policy_avg", Meaning::PolicyLoss),
+            ("ppo/loss/value", Meaning::ValueLoss),
+            ("loss/train/total", Meaning::Loss),
+            ("time/batch", Meaning::Iteration),
         ] {
             assert_eq!(of(name), Some(meaning), "{name}");
         }

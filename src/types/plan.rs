@@ -15,7 +15,7 @@ mod resolve;
 mod wire;
 
 pub use environment::{
-    RankContext, is_inheritable, rank_command, rank_environment, ras_address, visible_devices,
+    DRILL_VARIABLE, RankContext, is_inheritable, rank_command, rank_environment, ras_address, visible_devices,
 };
 pub use limits::size_problem;
 pub use resolve::replan;
@@ -25,6 +25,7 @@ use crate::experiment::{BackendChoice, Experiment};
 use crate::hidden;
 use crate::host::{Host, Transport};
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
+use crate::promise::{Contract, ProgramFacts, Promise};
 use crate::variables::RequestedVariables;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -37,6 +38,12 @@ pub struct PlanDraft {
     pub run: RunId,
     /// The resolved experiment.
     pub experiment: Experiment,
+    /// What is known about the program; `None`: not read yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramFacts>,
+    /// Promises that the options need (CONTRACT-3).
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub asked: BTreeSet<Promise>,
     /// Hosts in node_rank order.
     pub hosts: Vec<Host>,
     /// Names of hosts that get no ranks.
@@ -45,6 +52,9 @@ pub struct PlanDraft {
     /// Checkpoint to resume from, on rank 0's host; `None`: start from scratch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
+    /// Launched by `rankdeck drill`, see [`Plan::drill`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drill: bool,
 }
 
 /// An error in a draft.
@@ -54,6 +64,25 @@ pub struct PlanError {
     pub cause: HintedError,
     /// The dotted key: `env.num_envs`, or `host.1.gpus` for the second host.
     pub key: String,
+}
+
+impl StopGoal {
+    /// Its word in `--until`.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopGoal::Steps(_) => "steps",
+            StopGoal::Iters(_) => "iters",
+            StopGoal::Evals(_) => "evals",
+            StopGoal::Seconds(_) => "seconds",
+        }
+    }
+}
+
+impl PlanDraft {
+    /// Returns which promises the program keeps.
+    pub fn contract(&self) -> Contract {
+        Contract::of(&self.experiment, self.program.as_ref().unwrap_or(&ProgramFacts::default()))
+    }
 }
 
 impl PlanError {
@@ -84,12 +113,18 @@ pub struct Plan {
     pub run: RunId,
     /// The resolved experiment.
     pub experiment: Experiment,
+    /// What was known about the program before the launch; `None` in older records.
+    #[serde(default)]
+    pub program: Option<ProgramFacts>,
     /// Hosts in node_rank order.
     pub hosts: Vec<PlannedHost>,
     /// Ranks in rank order.
     pub ranks: Vec<PlannedRank>,
     /// Sizes that are split over the ranks, for display.
     pub sizes: Vec<PlannedSize>,
+    /// Launched by `rankdeck drill`: its ranks may be broken on purpose. No file sets it.
+    #[serde(default)]
+    pub drill: bool,
 }
 
 /// Communication library of a generation's ranks. Unlike [`experiment::Backend`](crate::experiment::Backend),
@@ -272,6 +307,18 @@ impl Plan {
     /// Returns whether the ranks get the secret of their generation.
     pub fn shares_secret(&self) -> bool {
         self.is_builtin() || self.experiment.launch.group_secret == Some(true)
+    }
+
+    /// Returns which promises the program keeps.
+    pub fn contract(&self) -> Contract {
+        Contract::of(&self.experiment, self.program.as_ref().unwrap_or(&ProgramFacts::default()))
+    }
+
+    /// Returns the plan with another experiment. Facts of another program do not apply to it.
+    pub fn with_experiment(self, experiment: Experiment) -> Plan {
+        let is_same = experiment.launch.command == self.experiment.launch.command;
+        let program = self.program.filter(|_| is_same);
+        Plan { experiment, program, ..self }
     }
 
     /// Returns whether the built-in trainer runs, not a program of the user.

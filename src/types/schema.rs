@@ -60,6 +60,8 @@ pub enum ValueKind {
     Names(&'static str),
     /// A table of arguments: free, dotted names with texts, numbers, booleans or arrays.
     Arguments,
+    /// A table with free names and values of any type.
+    Values,
     /// `"all"`, `"auto"`, a count, or a list of different indices.
     Gpus,
     /// A table of further keys.
@@ -126,6 +128,7 @@ impl ValueKind {
             ValueKind::Environment => "a table of strings".to_owned(),
             ValueKind::Names(what) => format!("a table of {what}"),
             ValueKind::Arguments => "a table of texts, numbers, booleans or arrays".to_owned(),
+            ValueKind::Values => "a table of any values".to_owned(),
             ValueKind::Gpus => "`\"all\"`, `\"auto\"`, a count or a list of indices".to_owned(),
             ValueKind::Table(_) | ValueKind::Tagged { .. } => "a table".to_owned(),
             ValueKind::Tables(_) => "an array of tables".to_owned(),
@@ -250,6 +253,18 @@ impl KeyType for Vec<u32> {
 
 impl KeyType for BTreeMap<String, String> {
     const KIND: ValueKind = ValueKind::Environment;
+
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn text(&self) -> String {
+        "{}".to_owned()
+    }
+}
+
+impl KeyType for BTreeMap<String, toml::Value> {
+    const KIND: ValueKind = ValueKind::Values;
 
     fn is_absent(&self) -> bool {
         self.is_empty()

@@ -1,4 +1,4 @@
-//! Templates in `launch.command` and in values of `launch.env`: `{run.seed}`, `{rank}`, `{args.lr}`.
+//! Templates in `launch.command`, `launch.resume` and in values of `launch.env`: `{run.seed}`, `{rank}`, `{args.lr}`.
 //!
 //! A template is a name in braces: `{seed}`, a key of the experiment (`{learn.gamma}`), or one of [`RANK_NAMES`],
 //! which only the host of a rank can fill. All other braces stay: `${seed}` is a shell's or a console's variable,
@@ -20,10 +20,10 @@ pub const SEED_VARIABLE: &str = "RANKDECK_SEED";
 pub const RANK_SEED_VARIABLE: &str = "RANKDECK_RANK_SEED";
 
 /// Names of `run.seed`.
-const SEED_NAMES: [&str; 2] = ["seed", "run.seed"];
+pub(crate) const SEED_NAMES: [&str; 2] = ["seed", "run.seed"];
 
 /// Names that are filled for each rank.
-pub const RANK_NAMES: [&str; 5] = ["rank", "local_rank", "world_size", "run", "run_dir"];
+pub const RANK_NAMES: [&str; 6] = ["rank", "local_rank", "world_size", "run", "run_dir", "resume"];
 
 /// A name in braces.
 struct BracedName<'a> {
@@ -52,14 +52,10 @@ pub fn names_in(text: &str) -> impl Iterator<Item = &str> {
     braced(text).map(|braced| braced.name)
 }
 
-/// Returns the names in braces of the command and of values of `env`.
+/// Returns the names in braces of the command, of `resume` and of values of `env`.
 pub fn names(launch: &LaunchConfig) -> impl Iterator<Item = &str> {
-    launch.command.iter().chain(launch.env.values()).flat_map(|text| names_in(text))
-}
-
-/// Returns whether the command or a value of `env` names the seed.
-pub fn names_seed(launch: &LaunchConfig) -> bool {
-    names(launch).any(|name| SEED_NAMES.contains(&name))
+    let words = launch.command.iter().chain(&launch.resume).chain(launch.env.values());
+    words.flat_map(|text| names_in(text))
 }
 
 /// Replaces the names that have a value.
@@ -83,6 +79,8 @@ pub struct RankValues<'a> {
     pub local_rank: LocalRank,
     pub world_size: u32,
     pub run_dir: &'a Path,
+    /// The checkpoint from which it resumes.
+    pub resume: Option<&'a str>,
 }
 
 impl RankValues<'_> {
@@ -95,6 +93,7 @@ impl RankValues<'_> {
                 "world_size" => self.world_size.to_string(),
                 "run" => self.run.to_string(),
                 "run_dir" => self.run_dir.to_string_lossy().into_owned(),
+                "resume" => self.resume.unwrap_or_default().to_owned(),
                 _ => return None,
             })
         })
@@ -144,7 +143,8 @@ impl Experiment {
         let keys = KeyValues { experiment: self, table: OnceCell::new() };
         let mut launch = self.launch.clone();
         launch.command = arguments::placed(&self.launch, &self.args).0;
-        for text in launch.command.iter_mut().chain(launch.env.values_mut()) {
+        let words = launch.command.iter_mut().chain(&mut launch.resume);
+        for text in words.chain(launch.env.values_mut()) {
             *text = filled(text, &|name| keys.value(name));
         }
         launch
@@ -201,7 +201,11 @@ mod tests {
         assert_eq!(launch.command, ["train", "--seed", "7", "{rank}"]);
         assert_eq!(launch.env["OUT"], "${HOME}/7/{rank}");
         assert_eq!(own.run.note.as_deref(), Some("{seed}"));
-        assert!(names_seed(&own.launch) && names_rank("x{rank}") && !names_rank("${rank} {{rank}}"));
+        assert!(
+            names(&own.launch).eq(["seed", "rank", "seed", "rank"])
+                && names_rank("x{rank}")
+                && !names_rank("${rank} {{rank}}")
+        );
     }
 
     #[test]
@@ -219,10 +223,12 @@ mod tests {
             local_rank: LocalRank(1),
             world_size: 4,
             run_dir: Path::new("/w/runs/x-1"),
+            resume: Some("/w/a.pt"),
         };
         assert_eq!(
-            values.filled("{run_dir}/{rank}-{local_rank} of {world_size} {run} {seed} ${rank}"),
-            "/w/runs/x-1/3-1 of 4 x-1 {seed} ${rank}"
+            values.filled("{run_dir}/{rank}-{local_rank} of {world_size} {run} {seed} ${rank} {resume}"),
+            "/w/runs/x-1/3-1 of 4 x-1 {seed} ${rank} /w/a.pt"
         );
+        assert_eq!(RankValues { resume: None, ..values }.filled("[{resume}]"), "[]");
     }
 }

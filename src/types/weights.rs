@@ -92,7 +92,7 @@ fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
             keys.push(("collect.normalise_rewards", collect.normalise_rewards.to_string()));
         }
         Some(Learn::Dqn(dqn)) => keys.push(("learn.dueling", dqn.dueling.to_string())),
-        Some(Learn::Sac(_)) | None => {}
+        Some(Learn::Sac(_) | Learn::Td3(_)) | None => {}
     }
     keys
 }

@@ -100,6 +100,19 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// Formats bits per second in decimal multiples, as networks are sold: `940 Mb/s`, `9.4 Gb/s`; [`NONE`] for a value that
+/// cannot be a rate.
+pub fn bit_rate(per_s: f64) -> String {
+    match per_s {
+        r if !r.is_finite() || r < 0.0 => NONE.into(),
+        r if r >= 99.95e9 => format!("{} Gb/s", fixed(r / 1e9, 0)),
+        r if r >= 999.5e6 => format!("{} Gb/s", fixed(r / 1e9, 1)),
+        r if r >= 9.95e6 => format!("{:.0} Mb/s", r / 1e6),
+        r if r >= 0.95e6 => format!("{:.1} Mb/s", r / 1e6),
+        r => format!("{:.0} kb/s", r / 1e3),
+    }
+}
+
 /// Formats numbers as ranges: `0-3,6`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut sorted = numbers.to_vec();
@@ -293,6 +306,16 @@ mod tests {
             ["512B", "312M", "1.2G", "71.2G"]
         );
         assert_eq!(hex(&[0, 15, 255]), "000fff");
+    }
+
+    #[test]
+    fn bit_rates_read_well() {
+        let rates = [0.0, 64e3, 1.5e6, 94e6, 940e6, 1e9, 9.41e9, 187e9, f64::NAN, -1.0].map(bit_rate);
+        let expected = [
+            "0 kb/s", "64 kb/s", "1.5 Mb/s", "94 Mb/s", "940 Mb/s", "1.0 Gb/s", "9.4 Gb/s", "187 Gb/s", NONE,
+            NONE,
+        ];
+        assert_eq!(rates, expected);
     }
 
     #[test]

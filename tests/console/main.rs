@@ -30,6 +30,7 @@ mod known;
 mod linear;
 mod log_search;
 mod logs;
+mod measuring;
 mod media;
 mod metrics;
 mod packages;

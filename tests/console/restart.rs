@@ -4,9 +4,11 @@ use crate::scenes::*;
 use rankdeck::app::overrides::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, RestartDraft};
+use rankdeck_core::origin::{ChangedFiles, CodeStanding, PlannedCode};
+use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, OtherHosts, RestartDraft};
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{ScreenAction, Theme, ViewState};
+use rankdeck_types::code::Code;
 
 const SIZE: (u16, u16) = (100, 36);
 
@@ -59,14 +61,14 @@ fn order(actions: Vec<ScreenAction>) -> (Option<String>, Option<u32>) {
 fn edited_experiment_file_is_shown_before_a_restart() {
     let (model, mut view) = scene();
     press(&model, &mut view, "R");
-    let question = rankdeck_tui::file_question(&view).unwrap();
+    let question = rankdeck_tui::file_question(&model, &view).unwrap();
     assert_eq!((question.line.as_str(), question.changed), ("", None));
     let change = |key: &str| (key.to_owned(), "1".to_owned(), "2".to_owned());
     let differences = ["learn.gamma", "run.seed", "env.num_envs", "run.total_steps"].map(change).to_vec();
     let edited = Some(EditedFile { file: "ppo.toml".into(), differences });
     let answer = FileAnswer { edited, ..FileAnswer::default() };
     rankdeck_tui::answer_files(&model, &mut view, answer, NOW);
-    assert!(rankdeck_tui::file_question(&view).is_none(), "asked once");
+    assert!(rankdeck_tui::file_question(&model, &view).is_none(), "asked once");
     let shown = screen(&model, &mut view);
     for part in ["ppo.toml", "learn.gamma 1 -> 2"] {
         assert!(shown.contains(part), "{part} in\n{shown}");
@@ -98,7 +100,7 @@ fn restart_waits_for_files_that_decide_about_a_key() {
     };
     rankdeck_tui::answer_files(&model, &mut view, answer("run.seed=4", &["unused"]), NOW);
     assert!(matches!(view.overlay(), Some(Overlay::Restart(_))));
-    let question = rankdeck_tui::file_question(&view).unwrap();
+    let question = rankdeck_tui::file_question(&model, &view).unwrap();
     assert_eq!(
         (question.line.as_str(), question.changed.map(|changed| changed.run.seed)),
         ("run.seed=41", Some(41))
@@ -111,7 +113,67 @@ fn restart_waits_for_files_that_decide_about_a_key() {
     assert!(matches!(refused.overlay(), Some(Overlay::Restart(_))));
     rankdeck_tui::answer_files(&model, &mut view, answer("run.seed=41", &[]), NOW);
     assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))), "the question follows");
-    assert!(rankdeck_tui::file_question(&view).is_none());
+    assert!(rankdeck_tui::file_question(&model, &view).is_none());
+}
+
+/// A run of a script whose code is a pack, and what its directory contains now.
+fn scene_of_script() -> (Model, ViewState, FileAnswer) {
+    let (mut model, view) = scene();
+    let experiment =
+        "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\ncode = \"sha256:ab\"\n";
+    model.plan.as_mut().unwrap().experiment = toml::from_str(experiment).unwrap();
+    let changed = Some(ChangedFiles::new(vec!["train.py".to_owned(), "model.py".to_owned()]));
+    let code = Some(CodeStanding { in_place: false, changed });
+    (model, view, FileAnswer { code, ..FileAnswer::default() })
+}
+
+#[test]
+fn origin_4_new_code_is_uploaded_before_the_question() {
+    let (model, mut view, answer) = scene_of_script();
+    press(&model, &mut view, "R");
+    let question = rankdeck_tui::file_question(&model, &view).unwrap();
+    assert_eq!((question.code, question.upload), (Some(PlannedCode::Pack("ab".into())), None));
+    rankdeck_tui::answer_files(&model, &mut view, answer.clone(), NOW);
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("train.py, model.py"), "{shown}");
+    press(&model, &mut view, "code=new");
+    assert_eq!(press(&model, &mut view, "\n"), []);
+    let upload = rankdeck_tui::file_question(&model, &view).and_then(|question| question.upload);
+    assert_eq!(upload, Some(OtherHosts::default()), "once it is confirmed");
+    let line = "code=new".to_owned();
+    let mut refused = view.clone();
+    let mistakes = vec!["node-b: unreachable".to_owned()];
+    let failed = FileAnswer { line: line.clone(), mistakes, uploaded: Some(None), ..answer.clone() };
+    rankdeck_tui::answer_files(&model, &mut refused, failed, NOW);
+    assert!(matches!(refused.overlay(), Some(Overlay::Restart(_))), "nothing is asked");
+    assert_eq!(press(&model, &mut refused, "\n"), []);
+    assert!(rankdeck_tui::file_question(&model, &refused).is_some_and(|question| question.upload.is_some()));
+    let done = FileAnswer { line, uploaded: Some(Some("cd".into())), ..answer };
+    rankdeck_tui::answer_files(&model, &mut view, done, NOW);
+    let Some(Overlay::Confirm(question)) = view.overlay() else { panic!("{:?}", view.overlay()) };
+    assert!(question.text.iter().any(|line| line.contains("train.py, model.py")), "{question:?}");
+    match press(&model, &mut view, "y").as_slice() {
+        [ScreenAction::Send(Event::RestartRequested { experiment: Some(experiment), .. })] => {
+            assert_eq!(experiment.launch.code, Some(Code::Pack("cd".into())));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn origin_4_question_of_a_key_names_changed_files() {
+    let (model, mut view, answer) = scene_of_script();
+    press(&model, &mut view, "r");
+    let question = rankdeck_tui::file_question(&model, &view).unwrap();
+    assert_eq!((question.code.is_some(), question.upload), (true, None));
+    rankdeck_tui::answer_files(&model, &mut view, answer, NOW);
+    assert!(rankdeck_tui::file_question(&model, &view).is_none(), "asked once");
+    let Some(Overlay::Confirm(question)) = view.overlay() else { panic!("{:?}", view.overlay()) };
+    assert!(question.text.last().is_some_and(|line| line.contains("train.py, model.py")), "{question:?}");
+    match press(&model, &mut view, "s").as_slice() {
+        [ScreenAction::Send(Event::RestartRequested { experiment: None, .. })] => {}
+        other => panic!("the code stays: {other:?}"),
+    }
 }
 
 #[test]

@@ -398,7 +398,7 @@ fn script_without_file_shows_metrics_and_logs_hint() {
 }
 
 #[test]
-fn origin_is_saved_and_ignored_files_stay() {
+fn origin_of_a_run_in_place_is_saved() {
     let folder = bench("", "[\"python3\", \"train.py\"]\ncode = \".\"\ninclude = [\"*.so\"]");
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("train.py", "import os; print('files', sorted(os.listdir('.')))");
@@ -417,7 +417,7 @@ fn origin_is_saved_and_ignored_files_stay() {
     let (code, out, err) = run(folder.path(), &["check", "e.toml"]);
     assert!(code == 0 && out.contains("  git      "), "{out}{err}");
     let (code, out, err) = run(folder.path(), &["run", "e.toml", "--headless", "--logs"]);
-    assert!(code == 0 && out.contains("'kept.so'") && !out.contains("big.bin"), "{out}{err}");
+    assert!(code == 0 && out.contains("'kept.so'") && out.contains("big.bin"), "{out}{err}");
     let run_folder = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
     let origin: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(run_folder.join("console/origin.json")).unwrap())

@@ -18,7 +18,7 @@ use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
 use rankdeck_proto::printed::{self, LineReader};
 use rankdeck_proto::progress_bar;
 use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
-use rankdeck_proto::tfrecord;
+use rankdeck_proto::{tfrecord, wandb};
 use rankdeck_testkit::fuzz::{Counting, fuzz, fuzz_by};
 use rankdeck_tui::report::{self, Sources};
 use rankdeck_tui::{Theme, ViewState};
@@ -316,8 +316,34 @@ fn event_files() {
 }
 
 #[test]
+fn run_files() {
+    let (mut item, mut deep, mut step) = (Vec::new(), Vec::new(), Vec::new());
+    tfrecord::field_bytes(&mut item, 1, b"loss");
+    tfrecord::field_bytes(&mut item, 16, b"0.5");
+    tfrecord::field_bytes(&mut deep, 2, b"eval");
+    tfrecord::field_bytes(&mut deep, 16, b"{\"return\": {\"mean\": 21.5}, \"n\": [1, 2]}");
+    tfrecord::varint(&mut step, 1 << 3);
+    tfrecord::varint(&mut step, 7);
+    let (mut history, mut record) = (Vec::new(), Vec::new());
+    for (field, content) in [(1, &item), (1, &deep), (2, &step)] {
+        tfrecord::field_bytes(&mut history, field, content);
+    }
+    tfrecord::field_bytes(&mut record, 2, &history);
+    assert_eq!(wandb::row(&record).map(|row| row.values.len()), Some(2));
+    let file =
+        [&b":W&B\xe1\xbe\0"[..], &[0; 4][..], &7_u16.to_le_bytes()[..], &[1][..], &b"1234567"[..]].concat();
+    fuzz("run_files", vec![record, file], 16 * MIB, |bytes| {
+        let _ = wandb::row(bytes);
+        let mut reader = wandb::RunFileReader::default();
+        let _ = reader.read(bytes, |row| assert!(!row.values.is_empty()));
+        assert!(reader.at() <= bytes.len() as u64);
+    });
+}
+
+#[test]
 fn printed_values() {
     let seeds = [
+        "│ Trial name   ts   │\n│ PPO_1   12000   │\n╰──╯\n\t Train metrics/train/Accuracy: 0.5",
         "step 3 loss: -1.5e-3, acc=0.5. [tensor(0.5, device='cuda:0')] x=np.float64(nan)",
         "{'loss': '5.993', \"n\": {\"v\": [1.5, 2]}, 'epoch': 0.1}",
         "-----\n| rollout/ | |\n|    ep_rew_mean | 21.3 |\n+---+\n| Name | a |\n| Value | 1 |\n┃ a ┃ b ┃\n│ 1 │ 2 │\n└──┘",
@@ -337,7 +363,7 @@ fn printed_values() {
             }
         }
         reader.end(|reading| assert!(!reading.values.is_empty()));
-        assert!(printed::object(&text).len() <= printed::VALUES);
+        assert!(printed::object(&text).len() <= printed::OBJECT_VALUES);
     });
 }
 

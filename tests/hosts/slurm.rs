@@ -470,7 +470,7 @@ fn login_node_finds_and_stops_submitted_run() {
     let into = bench.path().join("copy");
     let fetched = rankdeck(bench.path(), &["fetch", run, "--into", into.to_str().unwrap()]);
     assert!(fetched.status.success() && !files_named(&into, "records.jsonl").is_empty(), "{fetched:?}");
-    let removed = rankdeck(bench.path(), &["rm", run, "--yes"]);
+    let removed = rankdeck(bench.path(), &["rm", run, "--with-results", "--yes"]);
     assert!(removed.status.success() && !bench.path().join("runs").join(run).exists(), "{removed:?}");
 }
 

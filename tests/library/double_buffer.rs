@@ -56,7 +56,7 @@ fn double_buffer_halves_step_concurrently() {
     let text = |double_buffer| {
         let rest = "[learn]\nalgorithm = 'ppo'\n";
         let text = experiment("faulty_env:Meet-v0", 1024, double_buffer, rest)?;
-        Some(text.replace("num_envs = 8", "num_envs = 2\nworker_timeout_s = 3"))
+        Some(text.replace("num_envs = 8", "num_envs = 2\nworkers = 1\nworker_timeout_s = 3"))
     };
     let Some(halves) = text(true) else { return };
     let mut run = Run::start_with(&halves, &[], &env);

@@ -121,6 +121,7 @@ impl Rank {
             master_port: self.port,
             backend: BackendKind::Tcp,
             timeout: DEADLINE,
+            shared_memory: true,
             interface: None,
             generation: 0,
             secret: None,

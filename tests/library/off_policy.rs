@@ -1,4 +1,4 @@
-//! DQN and SAC as programs: totals, schedules, replay in checkpoints.
+//! DQN, SAC and TD3 as programs: totals, schedules, replay in checkpoints.
 
 use crate::harness::{Run, counters, totals};
 use rankdeck_proto::message::RankEvent;
@@ -22,6 +22,10 @@ fn sac(total_steps: u64, rest: &str) -> String {
     )
 }
 
+fn td3(total_steps: u64, rest: &str) -> String {
+    sac(total_steps, rest).replace("'sac'", "'td3'")
+}
+
 /// Without the time spent collecting, which no run repeats, and without what names the run's length.
 fn end(run: &Run) -> Checkpoint {
     let bytes = std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap();
@@ -41,7 +45,7 @@ fn ended(experiment: &str, args: &[&str]) -> Run {
 #[test]
 fn runs_resume_bit_exactly_with_their_replay() {
     type Experiment = fn(u64, &str) -> String;
-    for (experiment, world_size) in [(dqn as Experiment, "1"), (dqn, "2"), (sac, "2")] {
+    for (experiment, world_size) in [(dqn as Experiment, "1"), (dqn, "2"), (sac, "2"), (td3, "2")] {
         let keep = "[checkpoint]\nreplay = true";
         let whole = ended(&experiment(400, keep), &["--spawn", world_size]);
         let half = ended(&experiment(200, keep), &["--spawn", world_size]);
@@ -98,8 +102,11 @@ fn missing_shard_makes_all_ranks_start_empty() {
 #[test]
 fn no_loss_is_reported_before_learning_starts() {
     type Experiment = fn(u64, &str) -> String;
-    let cases: [(Experiment, &[&str]); 2] =
-        [(dqn, &["losses/td_loss", "losses/q_values"]), (sac, &["losses/qf_loss", "losses/qf1_values"])];
+    let cases: [(Experiment, &[&str]); 3] = [
+        (dqn, &["losses/td_loss", "losses/q_values"]),
+        (sac, &["losses/qf_loss", "losses/qf1_values"]),
+        (td3, &["losses/qf_loss", "losses/qf1_values"]),
+    ];
     for (experiment, names) in cases {
         let text = experiment(200, "[checkpoint]\nevery = 1");
         let run = ended(&text.replace("learning_starts = 50", "learning_starts = 100"), &[]);

@@ -14,6 +14,7 @@ rankdeck_testkit::hide_gpus!();
 mod support;
 
 mod agent;
+mod drills;
 mod e2e;
 mod gpu_faults;
 mod gpu_kit;
@@ -22,6 +23,7 @@ mod holders;
 mod logged;
 mod metrics;
 mod orphans;
+mod promises;
 mod push;
 mod reaching;
 mod restarts;

@@ -39,7 +39,7 @@ fn inside(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn push_uploads_code_once_and_ranks_run_in_a_copy() {
+fn push_uploads_code_once_and_ranks_work_in_a_copy() {
     let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = code_folder(
         &hosts,
@@ -72,18 +72,13 @@ fn push_uploads_code_once_and_ranks_run_in_a_copy() {
         .collect();
     assert_eq!(output_text.len(), 2, "{lines:?}");
     assert!(
-        output_text.iter().all(|line| line.contains("['model.py', 'train.py']") && line.contains("/node")),
+        output_text
+            .iter()
+            .all(|line| line.contains("['model.py', 'train.py']") && line.contains("/work/code")),
         "{output_text:?}"
     );
-    let folder = std::fs::read_dir(hosts.bench.path().join("host0/runs"))
-        .unwrap()
-        .flatten()
-        .next()
-        .unwrap()
-        .path()
-        .join("node0");
-    let copy = inside(&folder).into_iter().find(|name| name.starts_with("code-")).unwrap();
-    assert!(folder.join(copy).join("out").is_file(), "what ranks write stays with their run");
+    let work = hosts.bench.path().join("host0/work/code");
+    assert!(work.join("out").is_file(), "what ranks write stays");
     // A change is another code: the next run brings it by itself.
     code_folder(&hosts, "print('here changed')\n");
     let mut command = hosts.command(&["run", experiment, "--headless", "--json"]);
@@ -91,7 +86,52 @@ fn push_uploads_code_once_and_ranks_run_in_a_copy() {
     let mut console = crate::support::Console::spawn(command);
     assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
     assert_eq!(console.all("log").iter().filter(|line| line["line"] == "here changed").count(), 2);
+    assert!(work.join("out").is_file() && work.join("model.py").is_file());
     wait_until("agents leave", 40, || hosts.bench.processes().is_empty());
+}
+
+/// Two hosts with separate disks. A script saves where it works and resumes from what it finds there.
+#[test]
+fn results_of_two_hosts_are_fetched_and_found_by_the_next_run() {
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
+    let script = "import os, sys\nrank = os.environ['RANK']\n\
+                  print('found', os.path.exists('best.pt') and open('best.pt').read(), flush=True)\n\
+                  open('best.pt', 'w').write('weights ' + rank)\n\
+                  os.makedirs('logs', exist_ok=True)\nopen('logs/log.csv', 'w').write('1')\n";
+    let experiment = code_folder(&hosts, script);
+    let run = |expected: &str| {
+        let mut command = hosts.command(&["run", experiment.to_str().unwrap(), "--headless", "--json"]);
+        command.env("RANKDECK_CACHE", hosts.bench.path().join("own-cache"));
+        let mut console = crate::support::Console::spawn(command);
+        assert_eq!(console.finish(120).code(), Some(0), "{}", console.transcript());
+        let found = |line: &&Value| line["line"].as_str().is_some_and(|line| line.starts_with(expected));
+        assert_eq!(console.all("log").iter().filter(found).count(), 2, "{}", console.transcript());
+        let end = console.all("run_finished").pop().unwrap();
+        assert_eq!(end["results"].as_array().map(Vec::len), Some(2), "{end}");
+        assert_eq!(
+            (&end["results"][0]["files"], &end["results"][0]["names"][0]),
+            (&2.into(), &"best.pt".into())
+        );
+        end["run"].as_str().unwrap_or_default().to_owned()
+    };
+    run("found False");
+    let output = hosts.command(&["fetch", "code"]).output().unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
+    let runs = hosts.bench.path().join("runs");
+    let [first] = inside(&runs).try_into().unwrap();
+    for node in 0..2 {
+        let fetched = runs.join(&first).join(format!("hosts/h{node}/work"));
+        let weights = std::fs::read_to_string(fetched.join("best.pt")).unwrap();
+        assert_eq!(weights, format!("weights {node}"));
+        assert_eq!(inside(&fetched), ["best.pt", "logs"], "no code");
+    }
+    // The same folder, with what the first run has left.
+    run("found weights");
+    wait_until("agents leave", 40, || hosts.bench.processes().is_empty());
+    let removed = hosts.command(&["rm", &first, "--yes"]).output().unwrap();
+    assert!(removed.status.success(), "{}", text_of(&removed));
+    assert!(hosts.bench.path().join("host1/work/code/best.pt").is_file(), "results stay");
+    assert!(runs.join(&first).join("hosts/h1/work/best.pt").is_file(), "and so do fetched ones");
 }
 
 #[test]

@@ -377,23 +377,83 @@ fn fetch_copies_files_once_and_rm_removes_the_run() {
     let (code, text) = run_command(&bench, &words);
     assert!(code == Some(0) && std::fs::read(&got).unwrap() == large, "{text}");
     let small = run_command(&bench, &["fetch", &run, "--max-size-gb", "0", "--hosts", path(&hosts)]);
-    assert_eq!(small.0, Some(2), "{}", small.1);
+    assert_eq!(small.0, Some(1), "what is left out is named: {}", small.1);
+    let small = ["fetch", &run, "*.ckpt", "--max-size-gb", "0", "--hosts", path(&hosts)];
+    let (code, text) = run_command(&bench, &small);
+    assert_eq!(code, Some(2), "{text}");
     // FETCH-3: a name with a line break cannot be copied; the other file can.
     std::fs::remove_file(&got).unwrap();
     let all =
         run_command(&bench, &["fetch", &run, "checkpoints/", "--into", path(&into), "--hosts", path(&hosts)]);
     assert!(all.0 == Some(1) && all.1.contains("checkpoints/a") && got.exists(), "{}", all.1);
     // Removal.
-    let (code, text) = run_command(&bench, &["rm", &run, "--dry-run", "--hosts", path(&hosts)]);
+    // REMOVE-1: its checkpoints were fetched to another place only.
+    let (code, text) = run_command(&bench, &["rm", &run, "--yes", "--hosts", path(&hosts)]);
+    assert!(code == Some(2) && text.contains("--with-results") && folder.exists(), "{text}");
+    let all = ["rm", &run, "--with-results", "--dry-run", "--hosts", path(&hosts)];
+    let (code, text) = run_command(&bench, &all);
     assert!(code == Some(0) && text.contains(&run) && folder.exists(), "{text}");
-    let (code, text) = run_command(&bench, &["rm", &run, "--hosts", path(&hosts)]);
+    let (code, text) = run_command(&bench, &["rm", &run, "--with-results", "--hosts", path(&hosts)]);
     assert!(code == Some(2) && text.contains("--yes") && folder.exists(), "{text}");
     let (code, text) = run_command(&bench, &["prune", "--keep", "1", "--yes", "--hosts", path(&hosts)]);
     assert!(code == Some(0) && folder.exists(), "{text}");
-    let (code, text) =
-        run_command(&bench, &["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)]);
+    let prune = ["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)];
+    let (code, text) = run_command(&bench, &prune);
+    assert!(code == Some(0) && text.contains("--with-results") && folder.exists(), "{text}");
+    let (code, text) = run_command(&bench, &[&prune[..], &["--with-results"]].concat());
     assert!(code == Some(0) && !folder.exists(), "{text}");
     assert!(listed(&hosts).is_empty());
+}
+
+/// PLACE-1: in the user's own directory, as in a shell; a second run of that name at the same time has a copy.
+#[test]
+fn local_run_works_in_place_and_a_second_one_in_a_copy() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let (own, gate) = (bench.path().join("code"), bench.path().join("gate"));
+    std::fs::create_dir(&own).unwrap();
+    let script = format!(
+        "import os, time\nopen('best.pt', 'w').write(os.environ['RANKDECK_RUN'])\nprint('in', os.getcwd(), flush=True)\n\
+         while not os.path.exists({:?}): time.sleep(0.05)\n",
+        path(&gate)
+    );
+    std::fs::write(own.join("train.py"), script).unwrap();
+    let text = "[run]\nname = \"place\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\ncode = \"code\"\n";
+    let experiment = bench.write("place.toml", text);
+    let start = |expected: &Path| {
+        let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+        let line = format!("in {}", path(&expected.canonicalize().unwrap_or_else(|_| expected.to_owned())));
+        console.wait_for("a rank in its directory", 60, |value| value["line"] == line.as_str());
+        console
+    };
+    let mut first = start(&own);
+    let work = bench.path().canonicalize().unwrap().join("work/place");
+    let mut second = start(&work);
+    std::fs::write(&gate, "").unwrap();
+    let mut ends = Vec::new();
+    for console in [&mut first, &mut second] {
+        assert_eq!(console.finish(60).code(), Some(0), "{}", console.transcript());
+        ends.push(console.wait_kind("run_finished", 1));
+    }
+    for (end, folder) in ends.iter().zip([&own, &work]) {
+        let found = &end["results"][0];
+        assert_eq!((&found["files"], &found["names"][0]), (&1.into(), &"best.pt".into()), "{end}");
+        assert_eq!(std::fs::read_to_string(folder.join("best.pt")).unwrap(), end["run"].as_str().unwrap());
+    }
+    let fetch = |end: &Value, args: &[&str]| {
+        let words = [&["fetch", end["run"].as_str().unwrap()], args, &["--hosts", path(&hosts)]].concat();
+        let (code, text) = run_command(&bench, &words);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    let into = |end: &Value| bench.path().join("runs").join(end["run"].as_str().unwrap()).join("hosts");
+    assert!(fetch(&ends[0], &[]).contains(path(&own.canonicalize().unwrap())));
+    assert!(!into(&ends[0]).join("local0/work").exists());
+    let copy = bench.path().join("copy");
+    fetch(&ends[0], &["--into", path(&copy)]);
+    assert!(copy.join("local0/work/best.pt").is_file());
+    fetch(&ends[1], &[]);
+    assert!(into(&ends[1]).join("local0/work/best.pt").is_file());
 }
 
 #[test]

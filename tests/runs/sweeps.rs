@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 
 /// The newest sweep of a bench, as its file has it.
-fn sweep(bench: &Bench) -> Option<Value> {
+pub(crate) fn sweep(bench: &Bench) -> Option<Value> {
     let folders = std::fs::read_dir(bench.path().join("runs")).ok()?.flatten();
     let file = folders.map(|entry| entry.path().join("sweep.json")).filter(|path| path.exists()).max()?;
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()

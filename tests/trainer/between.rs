@@ -159,7 +159,7 @@ fn error(run: &Run) -> RankError {
 const ITERATIONS: u64 = 48;
 
 fn text() -> String {
-    experiment(ITERATIONS * 512, "", "[distributed]\ntimeout_s = 20")
+    experiment(ITERATIONS * 512, "", "[distributed]\ntimeout_s = 20\nshared_memory = false")
 }
 
 /// Runs two ranks with an attacker between them; both, once they have ended.

@@ -34,7 +34,7 @@ fn plausible(lines: &[Value], backend: &str) {
 
 #[test]
 fn all_reduces_of_ranks_on_this_host_are_timed() {
-    plausible(&measured(&["--spawn", "2", "--backend", "tcp"], |_| {}), "tcp");
+    plausible(&measured(&["--spawn", "2", "--backend", "tcp"], |_| {}), "shared memory");
 }
 
 /// On one GPU, too; what is queued is put there without a wait for each.

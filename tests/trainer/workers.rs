@@ -9,7 +9,7 @@ use rankdeck_testkit::repository;
 fn experiment(id: &str, total_steps: u64) -> Option<String> {
     let interpreter = rankdeck_testkit::python("gymnasium")?;
     Some(format!(
-        "[run]\nname = 'test'\ntotal_steps = {total_steps}\n[env]\nid = '{id}'\nnum_envs = 4\nworker = 'python'\n\
+        "[run]\nname = 'test'\ntotal_steps = {total_steps}\n[env]\nid = '{id}'\nnum_envs = 4\nworker = 'python'\nworkers = 1\n\
          python = '{interpreter}'\n[learn]\nalgorithm = 'ppo'\n"
     ))
 }

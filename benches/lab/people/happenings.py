@@ -2,9 +2,10 @@
 
 `LAB_FAULT=NAME@RANK:STEP` says what, to which rank (`all`: to every one) and when; with `STEP+EVERY` it happens again
 and again, and of several names joined by `,` they take turns. `LAB_BESIDE` selects what runs next to every rank: `tracker` (a
-process that computes and writes, as trackers do) or `writer` (a thread that does). Nothing here knows of rankdeck.
+process that computes and writes, as trackers do), `writer` (a thread that does) or `workers` (two processes that answer). Nothing here knows
+of rankdeck.
 """
-import concurrent.futures, fcntl, http.server, os, queue, re, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
+import asyncio, concurrent.futures, fcntl, http.server, multiprocessing, os, queue, re, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
 
 LOCK, LONG = threading.Lock(), float(os.environ.get("LAB_SECONDS", "40"))
 TRACKER = """
@@ -36,6 +37,20 @@ def beside():
 
     if os.environ.get("LAB_BESIDE") == "writer":
         threading.Thread(target=write, daemon=True).start()
+    if os.environ.get("LAB_BESIDE") == "workers":
+        pipes, fork = [multiprocessing.Pipe() for _ in range(2)], multiprocessing.get_context("fork")
+        # Every worker inherits both ends of every pipe, as in many scripts.
+        WORKERS.extend((fork.Process(target=echo, args=(theirs,), daemon=True), ours) for ours, theirs in pipes)
+        for worker, _ in WORKERS:
+            worker.start()
+
+
+WORKERS = []
+
+
+def echo(pipe):
+    while True:
+        pipe.send(pipe.recv())
 
 
 BEGUN, LATER = time.monotonic(), 0
@@ -234,6 +249,27 @@ def fifo():
 
 def child():
     subprocess.Popen(["sleep", "1000"]).wait()
+
+
+def worker_dies():
+    """A sibling holds the other end, too, so that nothing tells this program of the death."""
+    worker, pipe = WORKERS[0]
+    worker.kill()
+    pipe.recv()
+
+
+def collects():
+    """A thread waits for a simulator, and the program for the thread."""
+    thread = threading.Thread(target=server, name="collector")
+    thread.start()
+    thread.join()
+
+
+def judges():
+    """A coroutine waits for an answer that never comes."""
+    async def verdict():
+        await asyncio.Event().wait()
+    asyncio.run(verdict())
 
 
 def regex():

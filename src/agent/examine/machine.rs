@@ -122,7 +122,8 @@ pub(super) fn space(path: &Path) -> Disk {
 pub(super) fn disk(workdir: &Path) -> Disk {
     let mut disk = space(workdir);
     let there = workdir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    disk.distrust = trust::check_place(&workdir.join("runs")).err();
+    let runs = workdir.join("runs");
+    disk.distrust = trust::check_run(&runs, &runs).err();
     if disk.distrust.is_some() {
         return disk;
     }

@@ -6,6 +6,7 @@
 //! or disk becomes a finding instead of a hang. What the findings mean is decided by the console
 //! (`cli::preflight`).
 
+pub(crate) mod benchmark;
 mod code;
 mod machine;
 mod ports;
@@ -20,6 +21,7 @@ use rankdeck_proto::examination::{Disk, HostFindings, HostQuestion};
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
+use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::path::Path;
 use std::sync::mpsc;
@@ -36,14 +38,18 @@ const DISK: Duration = Duration::from_secs(10);
 
 /// Reads the question from standard input and examines.
 pub(crate) fn main() -> Result<HostFindings, HintedError> {
+    Ok(examine(&read_question()?))
+}
+
+/// Reads a question from standard input.
+fn read_question<T: DeserializeOwned>() -> Result<T, HintedError> {
     let mut text = String::new();
     let read = std::io::stdin().take(MAX_QUESTION).read_to_string(&mut text);
     let fault = |error: String| {
         HintedError::new(format!("invalid request: {error}"), "the console runs this command")
     };
     read.map_err(|error| fault(error.to_string()))?;
-    let question: HostQuestion = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
-    Ok(examine(&question))
+    serde_json::from_str(&text).map_err(|error| fault(error.to_string()))
 }
 
 /// Examines.
@@ -53,7 +59,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
     let meeting = ports::start(question);
     let workdir = paths::expand(&question.workdir);
     let asked = question.clone();
-    let folder = workdir.clone();
+    let folder = question.folder.as_deref().map_or_else(|| workdir.clone(), paths::expand);
     let program = bounded(program::PATIENCE * 2, move || {
         let found = program::probe(&asked, &folder);
         let script = found.program.as_ref().and_then(|program| program.script.as_deref());

@@ -72,7 +72,7 @@ impl PortProbe {
     }
 }
 
-fn bind(ports: &[u16]) -> io::Result<TcpListener> {
+pub(super) fn bind(ports: &[u16]) -> io::Result<TcpListener> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for &port in ports {
         // All addresses of both families where there are both.

@@ -36,9 +36,12 @@ const MAX_WORDS: usize = 400;
 
 /// Asks an interpreter without importing anything that costs time.
 const SCRIPT: &str = r#"
-import json, os, sys
+import sys
+# A module of the working directory, which -c puts first, may have the name of one that is needed here.
+first, sys.path[:] = [folder for folder in sys.path[:1] if not folder], [folder for folder in sys.path if folder]
+import json, os
 version = cuda = None
-for folder in sys.path:
+for folder in first + sys.path:
     path = os.path.join(folder or ".", "torch", "version.py")
     if os.path.isfile(path):
         for line in open(path):
@@ -64,8 +67,7 @@ try:
 except ImportError:
     pass
 # The script's own folder stands where -c puts the working directory.
-if sys.argv[1:]:
-    sys.path[:int(sys.path[:1] == [""])] = [sys.argv[1]]
+sys.path[:0] = sys.argv[1:2] or first
 missing = [name for name in sys.argv[2:] if lacks(name)]
 print("RANKDECK-PYTHON", json.dumps({
     "missing": missing,
@@ -212,7 +214,15 @@ fn is_made_later(question: &HostQuestion, workdir: &Path) -> bool {
     match &question.setup.uv {
         None | Some(Uv::Here(false)) => false,
         Some(Uv::Here(true)) => question.code.is_some() || has_none(workdir),
-        Some(Uv::Folder(folder)) => has_none(&paths::expand_in(folder, workdir)),
+        Some(Uv::Folder(folder)) => has_none(&paths::expand_in(folder, &base(question, workdir))),
+    }
+}
+
+/// Where the setup starts: the host's working directory, even if ranks run in the user's own code.
+fn base(question: &HostQuestion, folder: &Path) -> PathBuf {
+    match &question.folder {
+        Some(_) => paths::expand(&question.workdir),
+        None => folder.to_owned(),
     }
 }
 
@@ -234,12 +244,13 @@ fn attempt(question: &HostQuestion, workdir: &Path, inner: &[&str]) -> Result<Pr
                     command -v uv >/dev/null || { echo 'command `uv` not found on this host' >&2; exit 1; }; \
                     echo RANKDECK-READY";
     }
-    let folder = nearest(workdir);
+    let (base, folder) = (nearest(&base(question, workdir)), nearest(workdir));
     let own =
         question.env.keys().map(String::as_str).chain(question.variables.reveal().map(|(name, _)| name));
     let variables = own.map(OsString::from).collect();
-    let container = Container { folders: vec![&folder], variables, ..Container::default() };
-    let stage = ScriptContext { workdir: &folder, folder: &folder, container, probe_only: true };
+    let folders = if folder.starts_with(&base) { vec![&*base] } else { vec![&*base, &*folder] };
+    let container = Container { folders, variables, ..Container::default() };
+    let stage = ScriptContext { workdir: &base, folder: &folder, container, probe_only: true };
     let argv = setup::command(&setup, &stage, words.iter().map(OsString::from).collect());
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).current_dir(&folder);
@@ -536,6 +547,20 @@ mod tests {
         let found = error("python train.py");
         assert!(found.hint.contains("`python3`") && found.hint.contains("--venv"), "{found:?}");
         assert!(!error("no-such-program").hint.contains("python3"));
+    }
+
+    /// Nothing of it runs, and it does not stand in the way.
+    #[test]
+    fn module_of_the_working_directory_is_not_imported() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("open({:?}, 'w')\nraise SystemExit(1)\n", folder.path().join("ran"));
+        for name in ["json.py", "os.py", "importlib.py"] {
+            std::fs::write(folder.path().join(name), &text).unwrap();
+        }
+        let question = HostQuestion { command: words("python3 -c pass"), ..HostQuestion::default() };
+        let found = super::probe(&question, folder.path()).program.unwrap();
+        assert!(found.python.is_some_and(|python| !python.version.is_empty()));
+        assert!(!folder.path().join("ran").exists());
     }
 
     #[test]

@@ -10,13 +10,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The modules, as they are put on the host: only the first is loaded by every interpreter, the next three
-/// with `torch.distributed`, then one when an exception ends the program, and the last one by programs that
-/// import it.
-const SOURCES: [(&str, &str); 6] = [
+/// with `torch.distributed`, two more with what they watch, one for an inspection of an event loop, one when an
+/// exception ends the program, and the last one by programs that import it.
+const SOURCES: [(&str, &str); 9] = [
     ("sitecustomize.py", include_str!("sitecustomize.py")),
     ("rankdeck_hook.py", include_str!("rankdeck_hook.py")),
     ("rankdeck_page.py", include_str!("rankdeck_page.py")),
     ("rankdeck_weights.py", include_str!("rankdeck_weights.py")),
+    ("rankdeck_input.py", include_str!("rankdeck_input.py")),
+    ("rankdeck_normal.py", include_str!("rankdeck_normal.py")),
+    ("rankdeck_tasks.py", include_str!("rankdeck_tasks.py")),
     ("rankdeck_ending.py", include_str!("rankdeck_ending.py")),
     ("rankdeck.py", crate::client::SOURCE),
 ];

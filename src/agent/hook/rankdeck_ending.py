@@ -37,10 +37,11 @@ def report(value, thread, ends):
     causes = _causes(value)
     if causes:
         event["cause"] = "%s: %s" % (_name(causes[-1]), _text(causes[-1])[:_CAUSE_TEXT])
-    if any(_is_gone(one) for one in [value] + causes):
+    child = next(filter(None, map(_failed_rank, [value] + causes)), None)
+    if child is None and any(_is_gone(one) for one in [value] + causes):
         child = _dead_child()
-        if child is not None:
-            event["child"] = child
+    if child is not None:
+        event["child"] = child
     if not ends:
         event["survivable"] = True
     elif not thread:
@@ -52,6 +53,11 @@ def returned():
     """The main program has returned; exit handlers come next."""
     _mark()
     _send({"kind": "returned"})
+
+
+def begins_inner(rank, size, backend, at):
+    """A rank of the program's own begins to form its group (HOOK-9)."""
+    _send({"kind": "inner_rank", "pid": os.getpid(), "rank": rank, "world_size": size, "backend": backend, "at": at})
 
 
 def _mark():
@@ -156,6 +162,27 @@ def _is_gone(value):
     return bool(names & _GONE) or "RuntimeError" in names and "worker" in _text(value)
 
 
+def _failed_rank(value):
+    """Of an exception of a launcher of ranks (`torch.multiprocessing.spawn`, torchrun) the rank whose end it reports."""
+    try:
+        if hasattr(value, "error_index") and hasattr(value, "exit_code"):
+            pid = value.pid if hasattr(value, "pid") else value.error_pid
+            rank, code = value.error_index, value.exit_code
+        elif hasattr(value, "get_first_failure"):
+            rank, failure = value.get_first_failure()
+            pid, code = failure.pid, failure.exitcode
+        else:
+            return None
+        return _ended(int(pid), "rank %s of its own" % rank, int(code)) if code else None
+    except Exception:
+        return None
+
+
+def _ended(pid, name, code):
+    end = {"how": "signal", "signal": -code, "out_of_memory": False} if code < 0 else {"how": "code", "code": code}
+    return {"pid": pid, "name": name, "exit": end}
+
+
 def _dead_child():
     """The child of this process that died, one that a signal ended first; it is not waited for here."""
     dead = []
@@ -178,8 +205,7 @@ def _dead_child():
     if not dead:
         return None
     _, _, pid, name, code = dead[-1]
-    end = {"how": "signal", "signal": -code, "out_of_memory": False} if code < 0 else {"how": "code", "code": code}
-    return {"pid": pid, "name": name, "exit": end}
+    return _ended(pid, name, code)
 
 
 def _children():

@@ -404,12 +404,20 @@ class Hook:
         @functools.wraps(begin)
         def init_process_group(*args, **kwargs):
             if not module.is_initialized():
-                pages.open_page()
+                given, is_inner = None, False
+                try:
+                    given = inspect.signature(begin).bind(*args, **kwargs).arguments
+                    is_inner = pages.is_inner(_arguments(given)[1])
+                except Exception:
+                    pass
+                if not is_inner:
+                    pages.open_page()
                 try:
                     pages.joins()
                     if pages.page is not None:
-                        given = inspect.signature(begin).bind(*args, **kwargs).arguments
                         pages.page.begins(*_arguments(given), _backend(given), self.caller(sys._getframe(1)))
+                    elif pages.is_beside():
+                        self.tell_of_inner(given, self.caller(sys._getframe(1)))
                 except Exception:
                     pass
             result = begin(*args, **kwargs)
@@ -434,6 +442,16 @@ class Hook:
         module.init_process_group = init_process_group
         module.destroy_process_group = destroy_process_group
 
+    def tell_of_inner(self, given, frame):
+        """HOOK-9"""
+        if pages.inner == os.getpid():
+            return
+        pages.inner = os.getpid()
+        rank, size, _, _ = _arguments(given)
+        at = "" if frame is None else "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        numbers = [None if number < 0 else number for number in (rank, size)]
+        self.load("rankdeck_ending").begins_inner(*numbers, _backend(given), at)
+
     def started(self):
         page = pages.page
         self.trainer, self.is_sure = _get_ident(), False
@@ -447,6 +465,11 @@ class Hook:
         self.group(None)
         page.phase(LEARN)
         try:
+            waits = self.load("rankdeck_input")
+            waits.counts, waits.caller = self.counts, self.caller
+        except Exception:
+            pass
+        try:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
             def stepped(*_):
@@ -459,7 +482,8 @@ class Hook:
             register_optimizer_step_post_hook(stepped)
             if not self.watched and os.environ.get("RANKDECK_FINGERPRINTS") != "0":
                 self.watched = True
-                self.load("rankdeck_weights").watch(lambda: pages.page if self.counts(True) else None)
+                normalizers = sys.modules.get("rankdeck_normal")
+                self.load("rankdeck_weights").watch(lambda: pages.page if self.counts(True) else None, normalizers)
         except Exception:
             pass
         import atexit
@@ -499,12 +523,29 @@ class Hook:
                     with page.lock:
                         page.catch_up(group, None if completed is None else int(completed))
                 request = page.words[REQUEST]
-                if request != answered and page.fr is not None:
+                if request != answered:
                     answered = request
-                    temporary = page.path + ".fr.tmp"
-                    with open(temporary, "wb") as file:
-                        file.write(page.fr(True, False))
-                    os.replace(temporary, page.path + ".fr")
+                    self.answer(page)
                     page.words[ANSWER] = request
             except Exception:
                 pass
+
+    def answer(self, page):
+        """Writes what an inspection asks for: the tasks of the event loop, and the Flight Recorder's dump where there is one."""
+        import json
+        import threading
+
+        def write(end, make):
+            path = page.path + end
+            try:
+                with open(path + ".tmp", "wb") as file:
+                    file.write(make())
+                os.replace(path + ".tmp", path)
+            except Exception:
+                if os.path.exists(path):
+                    # What an earlier inspection got is not the present.
+                    os.unlink(path)
+
+        thread = threading.main_thread().ident
+        write(".tasks", lambda: json.dumps(self.load("rankdeck_tasks").waiting(thread)).encode())
+        write(".fr", lambda: page.fr(True, False))

@@ -1,4 +1,4 @@
-"""The status page of a Python rank, version 3 of src/proto/status_page.rs.
+"""The status page of a Python rank, version 4 of src/proto/status_page.rs.
 
 Owner: the rank's interpreter: `page` is the open one, and `None` before `init_process_group` and in children. Words are 64 bits wide, in the
 machine's order; the one at `_LOCK` is odd while others are being written.
@@ -16,6 +16,7 @@ _SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
 _FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 8, 2048
 _BODY, _LOCK = 9, 8
 _ARGUMENTS, _ADDRESS = 49, 88
+_INPUT = _BODY + 26
 INIT, RENDEZVOUS, LEARN, TEARDOWN = 0, 1, 3, 7
 # In the head: who writes, and the counters of requests for a Flight Recorder dump and of answers.
 _WRITER, REQUEST, ANSWER = 5, 6, 7
@@ -25,7 +26,11 @@ _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 page = None
+# The process that is a rank of its own (HOOK-9).
+inner = None
 _reported = False
+# Held for as long as this process writes the page.
+_claim = None
 
 
 def words_of(text, size):
@@ -73,7 +78,7 @@ class Page:
         self.fingerprint_entry = struct.Struct("=6Q2d")
         self.fingerprints = self.begun = 0
         self.lock = threading.Lock()
-        self.entered = self.left = self.wait = self.updates = self.elements = 0
+        self.entered = self.left = self.wait = self.updates = self.elements = self.input = 0
         self.groups = {}
         self.sites = {}
         self.open = None
@@ -85,7 +90,7 @@ class Page:
         now = self.now()
         words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = phase, now, now, now
         words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
-        words[1], words[2], words[3], words[4], words[_WRITER] = 3, rank, generation, os.getpid(), 1
+        words[1], words[2], words[3], words[4], words[_WRITER] = 4, rank, generation, os.getpid(), 1
         words[0] = int.from_bytes(b"rankdeck", "little")
 
     def phase(self, phase):
@@ -261,6 +266,16 @@ class Page:
             self.fingerprint_entry.pack_into(self.map, at, step + 1, optimizer | finite << 16 | synced << 17 | shapes << 32, *pairs, total, scale)
             self.words[_LOCK] += 1
 
+    def waited(self, nanoseconds, kind, frame):
+        """The training loop has waited for its input."""
+        with self.lock:
+            site = self._site(frame) if frame is not None else 0
+            self.input += nanoseconds
+            words = self.words
+            words[_LOCK] |= 1
+            words[_INPUT], words[_INPUT + 1], words[_INPUT + 2] = self.input, site, kind
+            words[_LOCK] += 1
+
     def step(self):
         """An optimiser step ends: the iteration of a script without other reports."""
         with self.lock:
@@ -286,7 +301,7 @@ def open_page(phase=RENDEZVOUS):
         return
     try:
         owner = os.environ.get("RANKDECK_HOOK_PID")
-        if owner and owner != str(os.getpid()):
+        if owner and owner != str(os.getpid()) or not _claims():
             return
         page = Page(os.environ["RANKDECK_STATUS_PAGE"], int(os.environ["RANKDECK_RANK"]), int(os.environ.get("RANKDECK_GENERATION", "0")), phase)
         os.environ["RANKDECK_HOOK_PID"] = str(os.getpid())
@@ -296,6 +311,55 @@ def open_page(phase=RENDEZVOUS):
         if not _reported:
             _reported = True
             _print("rankdeck: no status page: %s; verdicts about this rank are limited\n" % error)
+
+
+def _claims():
+    """Only one process at a time writes the page of a rank. The name of an abstract socket is its own until it ends, on any file system."""
+    global _claim
+    import errno
+    import socket
+    import zlib
+
+    if _claim is not None:
+        return True
+    path = os.path.abspath(os.environ["RANKDECK_STATUS_PAGE"])
+    name = "\0rankdeck-page-%s-%08x-%s" % (path[-40:], zlib.crc32(path.encode("utf-8", "replace")), os.environ.get("RANKDECK_GENERATION", "0"))
+    try:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claim.bind(name.encode("utf-8", "replace")[:100])
+        except OSError:
+            claim.close()
+            raise
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    _claim = claim
+    return True
+
+
+def is_below():
+    """This process is not the first interpreter of its rank."""
+    return os.environ.get("RANKDECK_FIRST_PYTHON") not in (None, str(os.getpid()))
+
+
+def is_beside():
+    """Another process writes the page of its rank, or none may."""
+    return page is None and _claim is None and is_below()
+
+
+def _planned():
+    """How many ranks the plan has, as the rank's first interpreter was given it: launchers set the variable anew for what they start."""
+    try:
+        with open("/proc/%s/environ" % os.environ["RANKDECK_FIRST_PYTHON"], "rb") as file:
+            given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
+        return int(given.get(b"ROLE_WORLD_SIZE", b"1"))
+    except (OSError, ValueError):
+        return int(os.environ.get("ROLE_WORLD_SIZE") or 1)
+
+
+def is_inner(size):
+    """HOOK-9: a process group of `size` ranks begins in a program below the rank's own, and it is not that of the plan."""
+    return page is None and is_below() and size > 0 and size != _planned()
 
 
 # The hook that counts steps before there is a process group, once `watch_steps` was called.
@@ -339,5 +403,9 @@ def _print(text):
 
 
 def _forget():
-    global page
+    global page, _claim
     page = None
+    if _claim is not None:
+        # The child has a copy of it.
+        _claim.close()
+        _claim = None

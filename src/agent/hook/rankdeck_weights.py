@@ -7,6 +7,9 @@ They are taken when a step begins, of what the steps before have made: programs 
 only behind that. Each is sent with whether about as much was exchanged since the step before as there are weights: a loss that is averaged for a
 log synchronizes nothing. Where that is not so at every step, the first behind some are taken, whatever the pace.
 
+With those of the first optimiser, fingerprints of the running statistics of normalizers are taken, as those of a number of their own: they
+lie on the weights' device, or on the CPU, and are part of the same cost.
+
 Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
 time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a comparison: reading
 the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
@@ -30,14 +33,17 @@ _ALWAYS = 8
 _BEHIND = 64
 _ELEMENTS = 2048
 _LANES = 8
+# The number of normalizers among the optimisers: that of `NORMALIZERS` in src/proto/message/sample.rs.
+_NORMALIZERS = 8
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Weights:
     """One optimiser."""
 
-    def __init__(self, optimizer, index, page):
+    def __init__(self, optimizer, index, page, normalizers=None):
         self.optimizer, self.index, self.page = optimizer, index, page
+        self.normalizers = normalizers if index == 0 else None
         self.steps = 0
         self.every = self.due = 1
         self.cost = self.between = None
@@ -96,25 +102,27 @@ class Weights:
             if not self.views:
                 return
             synced = self.page.exchanged() - self.exchanged >= self.least
-            sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in self.views])
+            statistics = Statistics(self.normalizers, self.views[0].device)
+            views = self.views + statistics.beside
+            sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in views])
             if sample.is_cuda:
-                if self.buffer is None:
+                if self.buffer is None or self.buffer.numel() != sample.numel():
                     self.buffer = torch.empty(sample.numel(), dtype=torch.float32, pin_memory=True)
                 self.buffer.copy_(sample, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-                self.pending = (step, synced, event)
+                self.pending = (step, synced, event, statistics)
             else:
-                self.report(step, sample, synced)
+                self.report(step, sample, synced, statistics)
         cost = thread_time() - begun
         self.cost = cost if self.cost is None or step <= 2 else 0.8 * self.cost + 0.2 * cost
 
     def finish(self):
-        step, synced, event = self.pending
+        step, synced, event, statistics = self.pending
         if event.query():
             begun = thread_time()
             self.pending = None
-            self.report(step, self.buffer, synced)
+            self.report(step, self.buffer, synced, statistics)
             self.cost += thread_time() - begun
 
     def parameters(self):
@@ -150,20 +158,56 @@ class Weights:
             shapes.append((tuple(parameter.shape), str(parameter.dtype)))
         self.shapes = zlib.crc32(repr(shapes).encode())
 
-    def report(self, step, sample, synced):
-        count = sample.numel()
-        data = ctypes.string_at(sample.data_ptr(), 4 * count)
+    def report(self, step, sample, synced, statistics):
+        count = sum(size for _, size in self.lanes)
+        self.write(step, self.index, self.shapes, self.lanes, sample[:count], synced)
+        if statistics.lanes:
+            beside = torch.cat([sample[count:], statistics.on_cpu])
+            self.write(step, _NORMALIZERS, statistics.shapes, statistics.lanes, beside, synced)
+
+    def write(self, step, number, shapes, places, sample, synced):
+        data = ctypes.string_at(sample.data_ptr(), 4 * sample.numel())
         lanes, at = [0] * _LANES, 0
-        for lane, size in self.lanes:
+        for lane, size in places:
             lanes[lane] = zlib.crc32(data[4 * at : 4 * (at + size)], lanes[lane])
             at += size
         total, scale = sample.sum(dtype=torch.float64).item(), sample.abs().sum(dtype=torch.float64).item()
         finite = math.isfinite(scale)
-        self.page.fingerprint(step, self.index, self.shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite, synced)
+        self.page.fingerprint(step, number, shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite, synced)
 
 
-def watch(page_of):
-    """Samples every optimiser from now on; `page_of` gives the open page, or `None`."""
+class Statistics:
+    """Of the normalizers at one step: those `beside` the weights, on their device, and then the values of those on the CPU."""
+
+    def __init__(self, normalizers, device):
+        self.beside, self.lanes, self.shapes, self.on_cpu = [], [], 0, torch.empty(0)
+        try:
+            if normalizers is not None:
+                self.read(normalizers, device)
+        except Exception:
+            # The weights are compared all the same.
+            self.beside, self.lanes, self.on_cpu = [], [], torch.empty(0)
+
+    def read(self, normalizers, device):
+        shapes, cpu, lanes = [], [], []
+        for at, (name, tensors) in enumerate(normalizers.statistics()):
+            for tensor in tensors:
+                view = tensor.reshape(-1)[:_ELEMENTS]
+                shapes.append((name, tuple(tensor.shape)))
+                if tensor.device == device:
+                    self.beside.append(view)
+                    self.lanes.append((at % _LANES, view.numel()))
+                elif tensor.device.type == "cpu":
+                    cpu.append(view.float())
+                    lanes.append((at % _LANES, view.numel()))
+        if cpu:
+            self.on_cpu = torch.cat(cpu)
+        self.lanes += lanes
+        self.shapes = zlib.crc32(repr(shapes).encode())
+
+
+def watch(page_of, normalizers=None):
+    """Samples every optimiser from now on; `page_of` gives the open page, or `None`. `normalizers`: the module that finds them."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     known = {}
@@ -176,7 +220,7 @@ def watch(page_of):
         if found is None or found.optimizer is not optimizer:
             if len(known) >= 8:
                 return None
-            found = known[id(optimizer)] = Weights(optimizer, len(known), page)
+            found = known[id(optimizer)] = Weights(optimizer, len(known), page, normalizers)
         return found
 
     def guarded(then):

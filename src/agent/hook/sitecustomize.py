@@ -19,6 +19,9 @@ Rules:
   still works. What ends the process after that is the exit of the interpreter. Where a shell starts another program after it, it is taken back.
 - HOOK-8: where there are several ranks, steps of optimizers are counted from the first one on, with or without a process group: ranks that
   step and never form one are separate programs.
+- HOOK-9: a process below the rank's own that joins a process group of another size than the plan's, or beside one that writes the page, is a
+  rank of its own. It is reported, once, and writes no page: its counters are not comparable with those of the plan's ranks.
+- HOOK-10: in a drill (RANKDECK_DRILL), and only there, a thread waits for the agent's request to raise an exception in the main thread.
 """
 
 import os
@@ -50,14 +53,37 @@ def _watch_groups(module):
     _watch_threads()
 
 
+def _is_several():
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1
+
+
 def _watch_steps(module):
     """HOOK-8"""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if _is_several():
         _load("rankdeck_page").watch_steps(module.register_optimizer_step_post_hook)
 
 
-# Modules of PyTorch, and what is done as soon as one has been imported.
-_TARGETS = {"torch.distributed.distributed_c10d": _watch_groups, "torch.optim.optimizer": _watch_steps}
+def _watcher(file, name):
+    def watch(module):
+        if _is_several():
+            _load("rankdeck_page")
+            getattr(_load(file), name)(module)
+
+    return watch
+
+
+# Modules of PyTorch and of libraries, and what is done as soon as one has been imported.
+_TARGETS = {
+    "torch.distributed.distributed_c10d": _watch_groups,
+    "torch.optim.optimizer": _watch_steps,
+    "torch.nn.modules.module": _watcher("rankdeck_normal", "watch_modules"),
+    "torch.nn.parallel.distributed": _watcher("rankdeck_normal", "watch_broadcast"),
+    "gymnasium.wrappers.utils": _watcher("rankdeck_normal", "watch_objects"),
+    "stable_baselines3.common.running_mean_std": _watcher("rankdeck_normal", "watch_objects"),
+    "torch.utils.data.dataloader": _watcher("rankdeck_input", "watch_loader"),
+    "gymnasium.vector.async_vector_env": _watcher("rankdeck_input", "watch_gymnasium"),
+    "stable_baselines3.common.vec_env.subproc_vec_env": _watcher("rankdeck_input", "watch_sb3"),
+}
 
 
 class _Loader:
@@ -117,9 +143,10 @@ _reported = {}
 def _report(value, thread=""):
     """Only for the rank itself: the first interpreter, or the one that has joined the process group."""
     try:
-        page = getattr(sys.modules.get("rankdeck_page"), "page", None)
+        pages = sys.modules.get("rankdeck_page")
+        is_rank = getattr(pages, "page", None) is not None or getattr(pages, "inner", None) == os.getpid()
         first = os.environ.get("RANKDECK_FIRST_PYTHON") == str(os.getpid())
-        if value is None or _reported.get(id(value)) or not (first or page is not None):
+        if value is None or _reported.get(id(value)) or not (first or is_rank):
             return
         ending = _load("rankdeck_ending")
         ends = bool(thread) or first and ending.ends(value.__traceback__)
@@ -189,6 +216,34 @@ def _watch_end():
     atexit.register(_report_last)
 
 
+def _watch_drill():
+    """HOOK-10"""
+    import threading
+    import time
+
+    request = os.environ["RANKDECK_STATUS_PAGE"] + ".raise"
+    main = threading.main_thread().ident
+
+    class DrillError(RuntimeError):
+        def __str__(self):
+            return "raised by `rankdeck drill`"
+
+    def wait():
+        while not os.path.exists(request):
+            time.sleep(0.1)
+        try:
+            import ctypes
+
+            # First: the exception may end the process at once.
+            os.remove(request)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(DrillError))
+        except Exception:
+            pass
+
+    if os.environ.get("RANKDECK_FIRST_PYTHON") == str(os.getpid()):
+        threading.Thread(target=wait, name="rankdeck-drill", daemon=True).start()
+
+
 def _watch_threads():
     import threading
 
@@ -221,4 +276,6 @@ if os.environ.get("RANKDECK_RANK") and os.environ.get("RANKDECK_STATUS_PAGE") an
     sys.meta_path.insert(0, _Finder)
     if os.environ.get("RANKDECK_EVENTS"):
         _watch_end()
+        if os.environ.get("RANKDECK_DRILL") == "1":
+            _watch_drill()
 _chain()

@@ -341,6 +341,43 @@ fn hook_5_only_the_rank_is_watched_among_other_hooks() {
     assert!(output.status.success());
 }
 
+#[test]
+fn hook_10_exception_is_raised_in_a_drill_only() {
+    for (drill, expected) in [(true, Some(1)), (false, Some(0))] {
+        let folder = folder("");
+        let [up, stop, request] = ["up", "stop", "page.raise"].map(|name| folder.path().join(name));
+        let script = format!(
+            "import os, time\nopen({up:?}, 'w').close()\nwhile not os.path.exists({stop:?}): time.sleep(0.01)\n"
+        );
+        std::fs::write(folder.path().join("train.py"), script).unwrap();
+        let mut rank = python(folder.path(), &folder.path().join("page"));
+        rank.env_remove("RANKDECK_DRILL").env_remove("RANKDECK_FIRST_PYTHON");
+        rank.env("RANKDECK_EVENTS", folder.path().join("none"));
+        if drill {
+            rank.env("RANKDECK_DRILL", "1");
+        }
+        let mut child = rank.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !up.exists() {
+            assert!(Instant::now() < deadline, "it does not start");
+            std::thread::yield_now();
+        }
+        std::fs::write(&request, "").unwrap();
+        if !drill {
+            std::fs::write(&stop, "").unwrap();
+        }
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() >= deadline {
+                child.kill().unwrap();
+            }
+            std::thread::yield_now();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), request.exists()), (expected, !drill), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).contains("DrillError"), drill, "{output:?}");
+    }
+}
+
 /// Two ranks of a process group that run `script` with the hook, and their pages, in a directory.
 fn two_ranks(python: &str, folder: &Path, script: &str) -> [Child; 2] {
     install(folder).unwrap();
@@ -847,5 +884,168 @@ fn hook_7_return_of_the_main_program_is_reported() {
         let _ = std::fs::remove_file(made.path().join("events.sock"));
         let _ = std::fs::remove_file(made.path().join("rank0.page.raised"));
         assert_eq!(returns(&events(&made, &["sh", "-c", line]).0), reports, "{line}");
+    }
+}
+
+// Ranks of a rank's own.
+
+/// The number of an inner rank, and the size of its group.
+type InnerRankOf = (Option<u32>, Option<u32>);
+
+/// Those that `script` reports, and whether a page was written.
+fn inner_ranks(script: &str) -> (Vec<InnerRankOf>, bool) {
+    let made = folder(&format!("import os, torch.distributed as dist\n{script}"));
+    let (found, output) = events(&made, &[]);
+    assert!(output.status.success(), "{output:?}");
+    let inner = |event: &RankEvent| match event {
+        RankEvent::InnerRank(inner) => {
+            assert!(inner.pid > 0 && inner.at.contains("/train.py:"), "{inner:?}");
+            Some((inner.rank, inner.world_size))
+        }
+        _ => None,
+    };
+    (found.iter().filter_map(inner).collect(), made.path().join("rank0.page").exists())
+}
+
+#[test]
+fn hook_9_ranks_of_its_own_are_reported_without_a_page() {
+    let spawned = "for rank in range(3):\n    if os.fork() == 0:\n        \
+                   dist.init_process_group('gloo', rank=rank, world_size=3)\n        dist.all_reduce(None)\n        \
+                   os._exit(0)\n    os.wait()\n";
+    let three = [0, 1, 2].map(|rank| (Some(rank), Some(3)));
+    assert_eq!(inner_ranks(spawned), (three.to_vec(), false));
+    // A launcher starts the only rank of the plan.
+    let launched =
+        "if os.fork() == 0:\n    dist.init_process_group(rank=0, world_size=1)\n    os._exit(0)\nos.wait()\n";
+    assert_eq!(inner_ranks(launched), (vec![], true));
+    // A second one beside it.
+    let beside = "ready, told = os.pipe()\nover, end = os.pipe()\nif os.fork() == 0:\n    \
+                  dist.init_process_group(rank=0, world_size=1)\n    os.write(told, b'1')\n    os.read(over, 1)\n    \
+                  os._exit(0)\nos.read(ready, 1)\nif os.fork() == 0:\n    \
+                  dist.init_process_group(rank=0, world_size=1)\n    os._exit(0)\n\
+                  os.wait()\nos.write(end, b'1')\nos.wait()\n";
+    assert_eq!(inner_ranks(beside), (vec![(Some(0), Some(1))], true));
+    // The first interpreter itself is the rank, whatever its arguments are.
+    assert_eq!(inner_ranks("dist.init_process_group(rank=2, world_size=3)\n"), (vec![], true));
+}
+
+#[test]
+fn hook_5_failed_rank_of_its_own_is_the_dead_child() {
+    use rankdeck_proto::message::{DeadChild, Exit};
+    let script = "class ProcessExitedException(Exception): pass\n\
+                  error = ProcessExitedException('process 1 terminated with signal SIGKILL')\n\
+                  error.error_index, error.pid, error.exit_code = 1, 77, -9\nraise error\n";
+    let exit = Exit::Signal { signal: 9, out_of_memory: false };
+    let expected = DeadChild { pid: 77, name: "rank 1 of its own".into(), exit };
+    assert_eq!(reported(script).0[0].0.child, Some(expected));
+}
+
+// What an inspection and the detector of slow runs ask for.
+
+/// Where batches come from.
+const LOADER: &str = r#"
+import time
+class _BaseDataLoaderIter:
+    def __next__(self): return self._next_data()
+class Worker(_BaseDataLoaderIter):
+    def _next_data(self): time.sleep(0.05)
+"#;
+
+#[test]
+fn waits_for_batches_are_on_the_page() {
+    use rankdeck_proto::message::InputKind;
+    let script = "import threading, torch.distributed as dist\nfrom torch.utils.data.dataloader import Worker\n\
+                  Worker().__next__()\n\
+                  dist.init_process_group()\nbatches = Worker()\n\
+                  other = threading.Thread(target=batches.__next__)\nother.start()\nother.join()\n\
+                  for _ in range(3): batches.__next__()\n";
+    let made = folder(script);
+    let package = made.path().join("torch/utils/data");
+    std::fs::create_dir_all(&package).unwrap();
+    std::fs::write(made.path().join("torch/utils/__init__.py"), "").unwrap();
+    std::fs::write(package.join("__init__.py"), "").unwrap();
+    std::fs::write(package.join("dataloader.py"), LOADER).unwrap();
+    let page = made.path().join("rank0.page");
+    let output = python(made.path(), &page).env("WORLD_SIZE", "2").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let input = StatusPageReader::open(&page).unwrap().view().unwrap().input.unwrap();
+    assert!(input.kind == InputKind::DataLoader && input.site.ends_with("/train.py:9"), "{input:?}");
+    assert!(input.waited_ms >= 150, "three batches of the training loop: {input:?}");
+}
+
+#[test]
+fn tasks_of_an_event_loop_have_their_await_lines() {
+    let script = "import asyncio, json, os, threading, time\nimport rankdeck_tasks\n\
+                  async def judge(): await asyncio.Event().wait()\n\
+                  async def main(): await asyncio.create_task(judge(), name='judge')\n\
+                  def look():\n    for _ in range(3000):\n        \
+                  found = rankdeck_tasks.waiting(threading.main_thread().ident)\n        \
+                  if len(found) == 2: break\n        time.sleep(0.01)\n    \
+                  print(json.dumps(found), flush=True)\n    os._exit(0)\n\
+                  threading.Thread(target=look).start()\nasyncio.run(main())\n";
+    let made = folder(script);
+    let output = python(made.path(), &made.path().join("rank0.page")).output().unwrap();
+    let found: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let lines = |task: usize| {
+        let frames = found[task]["frames"].as_array().unwrap().iter();
+        frames.map(|frame| format!("{}:{}", frame[0].as_str().unwrap(), frame[2])).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(0), ["main:4"], "the main task comes first: {found}");
+    assert_eq!(lines(1).last().map(String::as_str), Some("judge:3"), "innermost first: {found}");
+    assert_eq!(found[1]["name"], "judge");
+}
+
+/// Two ranks with equal weights: each normalizes by its own data, or by what all have seen, in a module of their own or
+/// in batch normalization.
+const NORMALIZES: &str = r#"
+import torch, torch.distributed as dist
+class RunningMeanStd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(4))
+        self.register_buffer("running_var", torch.ones(4))
+    def forward(self, data): return data
+dist.init_process_group("gloo")
+how, rank = "HOW", dist.get_rank()
+torch.manual_seed(1)
+scale = RunningMeanStd() if how != "batch" else torch.nn.BatchNorm1d(4)
+net = torch.nn.Linear(4, 4)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(scale, net)) if how == "ddp" else net
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(8):
+    data = torch.full((2, 4), float(rank + step)) + torch.arange(2.0)[:, None]
+    opt.zero_grad()
+    if how == "batch":
+        data = scale(data)
+    else:
+        mean = data.mean(0)
+        if how == "common":
+            dist.all_reduce(mean)
+        scale.running_mean = 0.9 * scale.running_mean + 0.1 * mean
+    model(data).sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    opt.step()
+"#;
+
+#[test]
+fn normalizers_have_fingerprints_of_their_own() {
+    use rankdeck_proto::message::NORMALIZERS;
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    for (how, taken, equal) in [("own", 8, 0), ("common", 8, 8), ("batch", 0, 0), ("ddp", 0, 0)] {
+        let script = NORMALIZES.replace("HOW", how);
+        let made = tempfile::tempdir().unwrap();
+        for mut rank in two_ranks(&python, made.path(), &script) {
+            assert!(rank.wait().unwrap().success(), "{how}");
+        }
+        let of = |rank| {
+            let view = StatusPageReader::open(&page_of(made.path(), rank)).unwrap().view().unwrap();
+            let own = view.fingerprints.into_iter().filter(|taken| taken.optimizer == NORMALIZERS);
+            own.collect::<Vec<_>>()
+        };
+        let (first, second) = (of(0), of(1));
+        assert_eq!((first.len(), second.len()), (taken, taken), "{how}");
+        assert_eq!(first.iter().zip(&second).filter(|(a, b)| a.lanes == b.lanes).count(), equal, "{how}");
     }
 }

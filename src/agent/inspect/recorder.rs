@@ -1,4 +1,4 @@
-//! PyTorch's Flight Recorder of a Python rank, as a witness next to the hook's page.
+//! PyTorch's Flight Recorder of a Python rank, as a witness next to the hook's page, and the tasks of its event loop.
 //!
 //! Owner: the helper thread of one inspection. It requests a dump through the status page and reads the file
 //! that the hook writes; nothing is started in the rank. A rank that cannot answer (stopped, frozen,
@@ -8,7 +8,9 @@
 
 use super::{InspectTarget, SharedHelper};
 use crate::observe::pages;
-use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
+use rankdeck_proto::inspection::{
+    Frame, GroupView, OF_TASK, PythonView, RecentCall, StackMethod, ThreadStack,
+};
 use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::regular;
 use serde_json::Value;
@@ -22,6 +24,10 @@ const ANSWER: Duration = Duration::from_millis(600);
 const BYTES: u64 = 16 << 20;
 /// Latest calls that are kept.
 const RECENT: usize = 16;
+/// Most bytes of a list of tasks, most tasks, and most frames of each.
+const TASK_BYTES: u64 = 256 << 10;
+const TASKS: usize = 16;
+const TASK_FRAMES: usize = 32;
 
 pub(super) fn add(subject: &InspectTarget, shared: &SharedHelper, deadline: Instant) {
     let Ok(reader) = pages::open(&subject.page) else { return };
@@ -42,7 +48,9 @@ pub(super) fn add(subject: &InspectTarget, shared: &SharedHelper, deadline: Inst
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    match read(&dump_path(&subject.page)) {
+    let tasks = tasks(&answer_path(&subject.page, ".tasks"));
+    shared.found(|found| found.threads.extend(tasks));
+    match read(&answer_path(&subject.page, ".fr")) {
         Ok(view) => shared.found(|found| {
             let python = found.python.get_or_insert_default();
             // The page is fresher; the recorder has members and calls from C++.
@@ -66,10 +74,35 @@ pub(super) fn add(subject: &InspectTarget, shared: &SharedHelper, deadline: Inst
     }
 }
 
-fn dump_path(page: &Path) -> PathBuf {
+/// Where the hook writes an answer.
+fn answer_path(page: &Path, end: &str) -> PathBuf {
     let mut path = page.as_os_str().to_owned();
-    path.push(".fr");
+    path.push(end);
     path.into()
+}
+
+/// The suspended tasks of the program's event loop, the main one first; none without one.
+fn tasks(path: &Path) -> Vec<ThreadStack> {
+    let mut text = String::new();
+    let read = regular::open(path).and_then(|file| file.take(TASK_BYTES).read_to_string(&mut text));
+    read.map(|_| parse_tasks(&text)).unwrap_or_default()
+}
+
+/// Reads a list of tasks: `[{"name": "Task-1", "frames": [["main", "train.py", 7]]}]`.
+fn parse_tasks(text: &str) -> Vec<ThreadStack> {
+    let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+    let frame = |frame: &Value| Frame {
+        function: frame[0].as_str().unwrap_or_default().to_owned(),
+        file: frame[1].as_str().map(str::to_owned),
+        line: frame[2].as_u64().and_then(|line| u32::try_from(line).ok()),
+    };
+    let task = |task: &Value| ThreadStack {
+        name: format!("{OF_TASK}{}", task["name"].as_str().unwrap_or_default()),
+        how: StackMethod::Python,
+        frames: task["frames"].as_array().into_iter().flatten().take(TASK_FRAMES).map(frame).collect(),
+        ..ThreadStack::default()
+    };
+    list.iter().take(TASKS).map(task).collect()
 }
 
 fn read(path: &Path) -> Result<PythonView, String> {
@@ -166,6 +199,22 @@ mod tests {
         "profiling_name":"gloo:broadcast","retired":true,"state":"scheduled"},
         {"collective_seq_id":11,"input_dtypes":["Float"],"input_sizes":[[20]],"process_group":["0","default_pg"],
         "profiling_name":"gloo:all_reduce","retired":false,"state":"scheduled","frames":[{"filename":"train.py","line":7,"name":"main"}]}]}"#;
+
+    #[test]
+    fn tasks_are_stacks_without_a_thread() {
+        let text = r#"[{"name": "Task-1", "frames": [["get", "/usr/lib/python3.11/asyncio/queues.py", 158],
+            ["main", "train.py", 7]]}, {"name": "x", "frames": []}, 7]"#;
+        let found = parse_tasks(text);
+        assert_eq!(
+            found.iter().map(|task| task.name.as_str()).collect::<Vec<_>>(),
+            ["task Task-1", "task x", "task "]
+        );
+        let frame = &found[0].frames[1];
+        assert_eq!((frame.function.as_str(), frame.line, found[0].tid), ("main", Some(7), 0));
+        for cut in 0..text.len() {
+            let _ = parse_tasks(&text[..cut]);
+        }
+    }
 
     #[test]
     fn dump_of_gloo_is_read() {

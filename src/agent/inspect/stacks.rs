@@ -10,7 +10,7 @@ use super::memory::Mapping;
 use super::{SharedHelper, syscall};
 use crate::proc;
 use py_spy::config::{Config, LockingStrategy};
-use rankdeck_proto::inspection::{Frame, HOLDS_GIL, Inspection, StackMethod, ThreadStack};
+use rankdeck_proto::inspection::{Frame, HOLDS_GIL, Inspection, OF_CHILD, StackMethod, ThreadStack};
 use rankdeck_proto::mapping;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const GIL_STEP: Duration = Duration::from_millis(25);
 const THREADS: usize = 64;
 const NATIVE_STACKS: usize = 6;
 /// Most children whose Python stacks are read.
-const CHILD_STACKS: usize = 4;
+const CHILD_STACKS: usize = 8;
 
 /// Reads all of them, the quickest first.
 pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &SharedHelper, deadline: Instant) {
@@ -76,24 +76,33 @@ pub(super) fn replace(found: &mut Inspection, later: Inspection) {
     }
 }
 
-/// Stacks of the env workers: what a rank waits for is often in one of them.
+/// Stacks of workers and of ranks of its own: what a rank waits for is often in one of them. Those first that its main
+/// thread waits for.
 fn child_stacks(pid: u32, shared: &SharedHelper, deadline: Instant) {
-    let below = proc::descendants(pid);
-    for child in below.into_iter().take(CHILD_STACKS) {
-        let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else {
-            continue;
-        };
-        if Instant::now() >= deadline || !is_interpreter(child, &[]) {
-            continue;
+    let awaits = shared.found(|found| found.awaits.clone());
+    let mut below = proc::descendants(pid);
+    below.sort_by_key(|child| !awaits.contains(child));
+    let readable = |child: &u32| {
+        let stat = proc::stat(*child).filter(|stat| !stat.is_gone() && stat.state != 'D')?;
+        (is_interpreter(*child, &[]) && !is_servant(*child)).then_some((*child, stat))
+    };
+    for (child, stat) in below.iter().filter_map(readable).take(CHILD_STACKS) {
+        if Instant::now() >= deadline {
+            break;
         }
         if let Ok((mut stacks, _)) = python_stacks(child) {
             stacks.truncate(1);
             for stack in &mut stacks {
-                stack.name = format!("child {child} ({})", stat.comm);
+                stack.name = format!("{OF_CHILD}{child} ({})", stat.comm);
             }
             shared.found(|found| found.threads.extend(stacks));
         }
     }
+}
+
+/// A process of Python's own library that runs no code of the program.
+fn is_servant(pid: u32) -> bool {
+    proc::arguments(pid).iter().any(|argument| argument.contains("multiprocessing.resource_tracker"))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -402,9 +402,24 @@ fn children(pid: u32, before: &BTreeMap<u32, u64>) -> Vec<InspectedChild> {
             cpu_ms_moved: before.get(&stat.pid).map_or(0, |ticks| stat.cpu_ticks.saturating_sub(*ticks))
                 * 1000
                 / proc::ticks_per_second(),
+            exit: proc::end(stat.pid),
+            member: member(pid, &stat),
             name: stat.comm,
         })
         .collect()
+}
+
+/// RANK and WORLD_SIZE of a process that is a rank of a group of its own, below the rank `pid`. Its own workers
+/// inherit them, so that only the topmost counts.
+fn member(pid: u32, stat: &ProcStat) -> Option<(u32, u32)> {
+    let own = identity(stat.pid)?;
+    (own.1 > 1 && identity(pid) != Some(own) && identity(stat.ppid) != Some(own)).then_some(own)
+}
+
+fn identity(pid: u32) -> Option<(u32, u32)> {
+    let environ = proc::environ(pid)?;
+    let number = |name: &str| std::str::from_utf8(proc::variable(&environ, name)?).ok()?.parse().ok();
+    Some((number("RANK")?, number("WORLD_SIZE")?))
 }
 
 /// The connections of a process, those in trouble first.
@@ -568,5 +583,20 @@ mod tests {
         let program = Victim::start("python3", &["-c", "while True: pass"]);
         let computes = |wait: MainThreadWait| wait.call.is_awake() && !wait.is_whole && wait.is_between();
         program.until("it computes", || read(&program).is_some_and(computes));
+    }
+
+    #[test]
+    fn rank_of_its_own_is_known_by_its_environment() {
+        let code = "import os, subprocess\n\
+            env = dict(os.environ, RANK='2', WORLD_SIZE='4')\n\
+            subprocess.run(['sh', '-c', 'sleep 1000 & wait'], env=env)";
+        let victim = Victim::start("python3", &["-c", code]);
+        let mut members = Vec::new();
+        victim.until("its rank and that one's child are there", || {
+            let children = victim.inspection().children;
+            members = children.iter().filter_map(|child| child.member).collect();
+            children.len() == 2
+        });
+        assert_eq!(members, [(2, 4)], "its child inherits the variables");
     }
 }

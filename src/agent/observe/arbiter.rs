@@ -135,6 +135,7 @@ impl Arbiter {
         else {
             return vec![event];
         };
+        let is_bare = values.is_empty() && not_finite.is_empty();
         values.retain(|name, value| {
             self.owns(name, source(name), now) && self.moves(name, *value, source(name))
         });
@@ -151,7 +152,8 @@ impl Arbiter {
             *progress = None;
         }
         let evaluation = self.evaluation(*env_step, counter.as_ref(), values);
-        let is_empty = values.is_empty() && not_finite.is_empty() && progress.is_none();
+        let is_progress = progress.is_some() || is_bare && env_step.is_some();
+        let is_empty = values.is_empty() && not_finite.is_empty() && !is_progress;
         let left = (!is_empty).then_some(event);
         left.into_iter().chain(evaluation).collect()
     }
@@ -344,6 +346,16 @@ mod tests {
         let RecordEvent::Metrics { progress, .. } = &mut bar else { unreachable!() };
         *progress = Some(ShownProgress::default());
         assert!(bench.admit(101, SeriesSource::Printed, bar).is_empty());
+    }
+
+    #[test]
+    fn steps_without_values_are_admitted_unless_reported() {
+        let mut bench = Bench::new();
+        let step = |step| metrics(Some(step), &[]);
+        assert_eq!(left(&bench.admit(0, SeriesSource::Printed, step(5))), (vec![], Some(5)));
+        let counters = Counters { env_step: 8, ..Counters::default() };
+        bench.arbiter.reported(&RankEvent::Counters(counters), bench.begin + Duration::from_secs(1));
+        assert!(bench.admit(2, SeriesSource::Printed, step(6)).is_empty());
     }
 
     #[test]

@@ -1,15 +1,22 @@
-//! Files of ranks that look like checkpoints: whether one is being written, and which are there at the end.
+//! Files of ranks that look like checkpoints: whether one is being written, which are complete while ranks run,
+//! and which are there at the end.
 //!
 //! A script need not report its checkpoints. What a rank's processes hold open for writing is theirs; a file
-//! that is written in a moment is found at the end, in the directories that they worked in or wrote to.
+//! that is written in a moment is found by a search of the directories that they work in or write to.
 //!
-//! Owner: one thread looks at descriptors; the search runs on the thread that verifies the stop. Invariants:
+//! Owner: one thread looks at descriptors and searches; the last search runs on the thread that verifies the
+//! stop. Invariants:
 //! - CHECKPOINT-1: names alone decide, those of directories included; a file is never opened.
-//! - CHECKPOINT-2: the search is bounded in time and entries, and reports whether it was complete.
+//! - CHECKPOINT-2: a search is bounded in time and entries, and the last one reports whether it was complete.
+//! - CHECKPOINT-3: a checkpoint is reported while ranks run once it is not open and has not changed for a while,
+//!   and again only after another change. What a rank reports itself is not reported a second time.
+//! - CHECKPOINT-4: while another run works in the same `workdir`, only what a rank was seen to write is its own.
 
+use crate::manifest::Manifest;
 use crate::proc::{self, ProcessKey};
-use rankdeck_proto::message::CheckpointFile;
+use rankdeck_proto::message::{CheckpointFile, StepSource};
 use rankdeck_types::ids::WallTime;
+use rankdeck_types::path_pattern;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io;
@@ -20,8 +27,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Endings of checkpoints.
 const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "zip", "safetensors"];
+/// Ending of files whose directory is one checkpoint (torch.distributed.checkpoint).
+const SHARD: &str = "distcp";
 /// Beginning of the name of a directory that is one checkpoint.
 const FOLDER: &str = "checkpoint-";
+/// Endings of files that are not complete, whatever comes before.
+const PARTIAL: [&str; 4] = ["tmp", "temp", "part", "partial"];
 /// Between two looks at descriptors: each costs some time of the ranks' cores.
 const ROUND: Duration = Duration::from_secs(5);
 /// The same while ranks are asked to end.
@@ -36,12 +47,73 @@ const FILES: usize = 256;
 const ENTRIES: usize = 50_000;
 const DEPTH: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// Most files that are reported.
+/// Between two searches while ranks run, and the bounds of each.
+const SEARCH_ROUND: Duration = Duration::from_secs(30);
+const SEARCH_ENTRIES: usize = 5_000;
+const SEARCH_PATIENCE: Duration = Duration::from_millis(50);
+/// A file, and a directory of files, are complete when they have not changed for so long.
+const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED_FOLDER: Duration = Duration::from_secs(5);
+/// A file that changed so long after the report of it was written again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Most other runs that are looked at.
+const RUNS: usize = 256;
+/// Most files that are reported at once.
 const REPORTED: usize = 32;
 /// File systems may be so far behind the clock.
 const TICK: Duration = Duration::from_millis(20);
 /// Directories without checkpoints of a run.
 const SKIPPED: [&str; 4] = ["__pycache__", "node_modules", "site-packages", "dist-packages"];
+
+/// Which names are those of checkpoints.
+#[derive(Clone, Default)]
+struct CheckpointNames {
+    /// The directory of the ranks.
+    folder: PathBuf,
+    /// Patterns below it, of the user.
+    patterns: Arc<[String]>,
+}
+
+impl CheckpointNames {
+    /// CHECKPOINT-1. A part of the name is the ending of a checkpoint, as in `model.pt.tmp`.
+    fn is_named(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut parts = name.split('.').skip(1);
+        parts.any(|part| part == SHARD || ENDINGS.contains(&part))
+            || self.fits(path)
+            || self.artifact(path) != path
+    }
+
+    /// A pattern of the user fits the path.
+    fn fits(&self, path: &Path) -> bool {
+        let below = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
+        below.filter(|below| !below.is_empty()).is_some_and(|below| {
+            self.patterns.iter().any(|pattern| path_pattern::fits(pattern.trim_end_matches('/'), below))
+        })
+    }
+
+    /// The checkpoint that a file is part of: the outermost directory that is one, or the file itself.
+    fn artifact(&self, path: &Path) -> PathBuf {
+        let is_one = |folder: &&Path| {
+            let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
+            name.starts_with(FOLDER.as_bytes()) || self.fits(folder)
+        };
+        if let Some(folder) = path.ancestors().skip(1).filter(is_one).last() {
+            return folder.to_owned();
+        }
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
+        // The directory of the ranks is none, whatever lies in it.
+        let folder = path.parent().filter(|folder| is_shard && !self.folder.starts_with(folder));
+        folder.unwrap_or(path).to_owned()
+    }
+
+    /// The file has its last name.
+    fn is_final(path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let ending = name.rsplit('.').next().unwrap_or_default();
+        !name.starts_with('.') && !PARTIAL.contains(&ending)
+    }
+}
 
 /// What is remembered of the present generation.
 #[derive(Default)]
@@ -51,11 +123,24 @@ struct FilesState {
     /// Ranks write where this process cannot see it.
     hidden: bool,
     since: Option<SystemTime>,
-    /// Directories of all runs; those of others are not searched.
-    runs: PathBuf,
+    /// The run's directory; those of others, beside it, are not searched.
+    run_dir: PathBuf,
+    names: CheckpointNames,
     folders: BTreeSet<PathBuf>,
     /// Files that were seen open for writing, with size and position.
     open: BTreeMap<PathBuf, (u64, u64)>,
+    /// Checkpoints that are open now.
+    written: BTreeSet<PathBuf>,
+    /// Checkpoints that were closed, until they are reported.
+    closed: BTreeSet<PathBuf>,
+    /// Reported checkpoints, with size and latest change.
+    recorded: BTreeMap<PathBuf, (u64, SystemTime)>,
+    /// When ranks have reported checkpoints themselves.
+    reported: BTreeMap<PathBuf, SystemTime>,
+    /// Environment steps of the ranks.
+    env_step: Option<u64>,
+    /// The next search.
+    search_at: Option<Instant>,
     thread: Option<Thread>,
 }
 
@@ -64,10 +149,14 @@ struct FilesState {
 pub(crate) struct CheckpointFiles(Arc<Mutex<FilesState>>);
 
 impl CheckpointFiles {
-    /// Starts the thread; `grew` is called whenever a file that looks like a checkpoint has grown.
+    /// Starts the thread; `grew` is called whenever a file that looks like a checkpoint has grown, `found` with
+    /// checkpoints that are complete.
     ///
     /// Errors: the thread cannot be started.
-    pub fn start(grew: impl Fn() + Send + 'static) -> io::Result<CheckpointFiles> {
+    pub fn start(
+        grew: impl Fn() + Send + 'static,
+        found: impl Fn(Vec<CheckpointFile>) + Send + 'static,
+    ) -> io::Result<CheckpointFiles> {
         let files = CheckpointFiles::default();
         let own = files.clone();
         let thread = std::thread::Builder::new().name("files".into()).spawn(move || {
@@ -83,6 +172,10 @@ impl CheckpointFiles {
                 if own.look(&ranks) {
                     grew();
                 }
+                let complete = own.completed(SystemTime::now());
+                if !complete.is_empty() {
+                    found(complete);
+                }
                 std::thread::park_timeout(pause);
             }
         })?;
@@ -90,14 +183,15 @@ impl CheckpointFiles {
         Ok(files)
     }
 
-    /// A generation starts, with ranks in `folder`. `runs` is the directory of all runs; `hidden`: what ranks
-    /// write is not visible from here, or is reported by themselves.
-    pub fn begin(&self, folder: PathBuf, runs: PathBuf, hidden: bool) {
+    /// A generation starts, with ranks in `folder`. `run_dir` is the run's directory; `hidden`: what ranks write
+    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder`.
+    pub fn begin(&self, folder: PathBuf, run_dir: PathBuf, hidden: bool, patterns: &[String]) {
         let mut state = self.lock();
         let thread = state.thread.take();
-        let folders = BTreeSet::from([folder]);
+        let folders = BTreeSet::from([folder.clone()]);
         let since = SystemTime::now().checked_sub(TICK);
-        *state = FilesState { hidden, since, runs, folders, thread, ..FilesState::default() };
+        let names = CheckpointNames { folder, patterns: patterns.into() };
+        *state = FilesState { hidden, since, run_dir, names, folders, thread, ..FilesState::default() };
     }
 
     /// Sets the processes of ranks, and whether they are being stopped.
@@ -111,22 +205,44 @@ impl CheckpointFiles {
         }
     }
 
+    /// A rank has reported a checkpoint itself.
+    pub fn reported(&self, path: &str) {
+        let mut state = self.lock();
+        if state.reported.len() < FILES || state.reported.contains_key(Path::new(path)) {
+            state.reported.insert(path.into(), SystemTime::now());
+        }
+    }
+
+    /// The ranks have come to this step.
+    pub fn stepped(&self, env_step: u64) {
+        let mut state = self.lock();
+        state.env_step = state.env_step.max(Some(env_step).filter(|step| *step > 0));
+    }
+
     /// Looks once; returns whether a file has grown since.
     fn look(&self, ranks: &[ProcessKey]) -> bool {
         let mut seen: BTreeMap<PathBuf, (u64, u64)> = BTreeMap::new();
         let mut folders = BTreeSet::new();
+        let names = self.lock().names.clone();
         for rank in ranks {
             let pids = std::iter::once(rank.pid).chain(proc::descendants(rank.pid));
             for pid in pids.take(PROCESSES) {
                 folders.extend(std::fs::read_link(format!("/proc/{pid}/cwd")));
-                seen.extend(written_by(pid));
+                seen.extend(written_by(pid, &names));
             }
         }
         let mut state = self.lock();
-        folders.extend(seen.keys().filter_map(|path| Some(artifact(path).parent()?.to_owned())));
+        folders.extend(seen.keys().filter_map(|path| Some(names.artifact(path).parent()?.to_owned())));
         for folder in folders {
             if state.folders.len() < FOLDERS {
                 state.folders.insert(folder);
+            }
+        }
+        let written: BTreeSet<PathBuf> = seen.keys().map(|path| names.artifact(path)).collect();
+        let before = std::mem::replace(&mut state.written, written);
+        for path in before {
+            if !state.written.contains(&path) && state.closed.len() < FILES {
+                state.closed.insert(path);
             }
         }
         let mut grew = false;
@@ -140,29 +256,92 @@ impl CheckpointFiles {
         grew
     }
 
+    /// CHECKPOINT-3. Checkpoints that have been completed since the last call, oldest first.
+    fn completed(&self, now: SystemTime) -> Vec<CheckpointFile> {
+        let (search, closed, is_due) = {
+            let mut state = self.lock();
+            let due = state.search_at.get_or_insert_with(|| Instant::now() + SEARCH_ROUND);
+            let is_due = *due <= Instant::now();
+            if is_due {
+                *due = Instant::now() + SEARCH_ROUND;
+            }
+            (state.search(), state.closed.clone(), is_due)
+        };
+        let Some(mut search) = search.filter(|_| is_due || !closed.is_empty()) else { return Vec::new() };
+        (search.most, search.patience) = (SEARCH_ENTRIES, SEARCH_PATIENCE);
+        for path in &closed {
+            search.add_named(path);
+            // It may have got its last name since, and others may have been written meanwhile.
+            if let Some(folder) = path.parent() {
+                search.list(folder);
+            }
+        }
+        if is_due {
+            let tops = self.lock().tops(&search);
+            tops.iter().for_each(|folder| search.walk(folder));
+        }
+        // Disks are not waited for with the state in hand.
+        let found: Vec<FoundCheckpoint> = search
+            .found
+            .into_iter()
+            .map(|(path, (bytes, modified))| FoundCheckpoint {
+                is_folder: path.is_dir(),
+                path,
+                bytes,
+                modified,
+            })
+            .collect();
+        // What has gone was renamed or removed.
+        let there: BTreeSet<PathBuf> = closed.into_iter().filter(|path| path.exists()).collect();
+        let (mut own, seen, run_dir) = {
+            let state = self.lock();
+            let new = found.into_iter().filter(|found| state.is_new(found, now));
+            (new.collect::<Vec<FoundCheckpoint>>(), state.seen(), state.run_dir.clone())
+        };
+        let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path) || there.contains(&found.path);
+        // CHECKPOINT-4.
+        if !own.iter().all(is_seen) && other_runs(&run_dir) {
+            own.retain(is_seen);
+        }
+        own.sort_by_key(|found| found.modified);
+        own.truncate(REPORTED);
+        let mut state = self.lock();
+        for found in &own {
+            if state.recorded.len() >= FILES && !state.recorded.contains_key(&found.path) {
+                state.recorded.pop_first();
+            }
+            state.recorded.insert(found.path.clone(), (found.bytes, found.modified));
+        }
+        let recorded: BTreeSet<&PathBuf> = own.iter().map(|found| &found.path).collect();
+        state.closed.retain(|path| there.contains(path) && !recorded.contains(path));
+        own.iter().map(|found| state.file(found, is_seen(found))).collect()
+    }
+
     /// CHECKPOINT-2. The newest checkpoints since the launch, oldest first; `None`: ranks report their own, or
     /// nothing can be seen. Blocks.
     pub fn find(&self) -> Option<(Vec<CheckpointFile>, bool)> {
-        let (folders, open, runs, since) = {
+        let (mut search, seen, run_dir) = {
             let state = self.lock();
-            if state.hidden {
-                return None;
-            }
-            let open: BTreeSet<PathBuf> = state.open.keys().map(|path| artifact(path)).collect();
-            (state.folders.clone(), open, state.runs.clone(), state.since?)
+            (state.search()?, state.seen(), state.run_dir.clone())
         };
-        let mut search = CheckpointSearch::new(runs, since);
-        open.iter().for_each(|path| search.add_named(path));
-        // A directory below another one is searched with that.
-        let covers = |above: &Path, folder: &Path| {
-            folders.contains(above) && search.is_of_a_run(above) == search.is_of_a_run(folder)
-        };
-        let is_top = |folder: &&PathBuf| !folder.ancestors().skip(1).any(|above| covers(above, folder));
-        let tops: Vec<&PathBuf> = folders.iter().filter(is_top).collect();
-        for folder in tops {
-            search.walk(folder);
+        seen.iter().for_each(|path| search.add_named(path));
+        let tops = self.lock().tops(&search);
+        tops.iter().for_each(|folder| search.walk(folder));
+        let CheckpointSearch { found, mut complete, .. } = search;
+        let found = found.into_iter();
+        let mut files: Vec<FoundCheckpoint> = found
+            .map(|(path, (bytes, modified))| FoundCheckpoint { path, bytes, modified, is_folder: false })
+            .collect();
+        // CHECKPOINT-4.
+        let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path);
+        if !files.iter().all(is_seen) && other_runs(&run_dir) {
+            files.retain(is_seen);
+            complete = false;
         }
-        Some(search.finish(&open))
+        files.sort_by_key(|found| found.modified);
+        let from = files.len().saturating_sub(REPORTED);
+        let (newest, state) = (files.split_off(from), self.lock());
+        Some((newest.iter().map(|found| state.file(found, is_seen(found))).collect(), complete))
     }
 
     fn lock(&self) -> MutexGuard<'_, FilesState> {
@@ -170,28 +349,115 @@ impl CheckpointFiles {
     }
 }
 
-/// CHECKPOINT-1. A part of the name is the ending of a checkpoint, as in `model.pt.tmp`.
-fn is_named_so(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut parts = name.split('.').skip(1);
-    parts.any(|part| ENDINGS.contains(&part)) || artifact(path) != path
+impl FilesState {
+    /// A search of what has changed since the launch; `None`: ranks report their own, or nothing can be seen.
+    fn search(&self) -> Option<CheckpointSearch> {
+        let since = self.since.filter(|_| !self.hidden)?;
+        let runs = self.run_dir.parent().unwrap_or(&self.run_dir).to_owned();
+        Some(CheckpointSearch::new(runs, self.names.clone(), since))
+    }
+
+    /// Checkpoints that ranks were seen to write.
+    fn seen(&self) -> BTreeSet<PathBuf> {
+        self.open.keys().map(|path| self.names.artifact(path)).collect()
+    }
+
+    /// Directories to search: one below another is searched with that.
+    fn tops(&self, search: &CheckpointSearch) -> Vec<PathBuf> {
+        let covers = |above: &Path, folder: &Path| {
+            self.folders.contains(above) && search.is_of_a_run(above) == search.is_of_a_run(folder)
+        };
+        let is_top = |folder: &&PathBuf| !folder.ancestors().skip(1).any(|above| covers(above, folder));
+        self.folders.iter().filter(is_top).cloned().collect()
+    }
+
+    /// CHECKPOINT-3. It is complete, and not known.
+    fn is_new(&self, found: &FoundCheckpoint, now: SystemTime) -> bool {
+        let FoundCheckpoint { path, bytes, modified, is_folder } = found;
+        let settled = if *is_folder { SETTLED_FOLDER } else { SETTLED };
+        // A time in the future is one of another clock.
+        let is_settled = now.duration_since(*modified).map_or(true, |age| age >= settled);
+        let is_reported = self.reported.iter().any(|(reported, at)| {
+            (path.starts_with(reported) || reported.starts_with(path)) && *modified <= *at + AGAIN
+        });
+        is_settled
+            && CheckpointNames::is_final(path)
+            && !self.written.contains(path)
+            && !is_reported
+            && self.recorded.get(path) != Some(&(*bytes, *modified))
+    }
+
+    fn file(&self, found: &FoundCheckpoint, observed: bool) -> CheckpointFile {
+        let name = found.path.file_name().unwrap_or_default().to_string_lossy();
+        let (env_step, step_from) = step(&name, self.env_step).unzip();
+        CheckpointFile {
+            path: found.path.display().to_string(),
+            bytes: found.bytes,
+            modified: seconds(found.modified),
+            observed,
+            env_step,
+            step_from,
+        }
+    }
 }
 
-/// The checkpoint that a file is part of: the outermost directory that is one, or the file itself.
-fn artifact(path: &Path) -> PathBuf {
-    let is_one = |folder: &&Path| {
-        folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(FOLDER.as_bytes()))
+/// A checkpoint as a search has found it.
+struct FoundCheckpoint {
+    path: PathBuf,
+    /// Size, of all files in it.
+    bytes: u64,
+    modified: SystemTime,
+    is_folder: bool,
+}
+
+/// Steps of a checkpoint: the last number of its name, unless the ranks' own count shows that it counts
+/// something else.
+fn step(name: &str, ranks: Option<u64>) -> Option<(u64, StepSource)> {
+    let named = number(name).filter(|named| ranks.is_none_or(|ranks| *named <= ranks && *named >= ranks / 2));
+    let named = named.map(|named| (named, StepSource::Name));
+    named.or(ranks.map(|ranks| (ranks, StepSource::Rank)))
+}
+
+/// The last whole number of a name: `20` of `checkpoint-20`, none of `CartPole-v1.zip` or `best_0.95.pt`.
+fn number(name: &str) -> Option<u64> {
+    let stem = name.split_once('.').map_or(name, |(stem, rest)| {
+        // A fraction belongs to no step.
+        if rest.starts_with(|c: char| c.is_ascii_digit()) { "" } else { stem }
+    });
+    let mut found = None;
+    let mut rest = stem;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, from) = rest.split_at(at);
+        let end = from.find(|c: char| !c.is_ascii_digit()).unwrap_or(from.len());
+        let (digits, after) = from.split_at(end);
+        let is_version = before.ends_with(['v', 'V']);
+        found = digits.parse().ok().filter(|_| !is_version).or(found);
+        rest = after;
+    }
+    found
+}
+
+/// Whether another run works in the same `workdir`.
+fn other_runs(run_dir: &Path) -> bool {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        found.take(RUNS).map(|entry| entry.path()).collect()
     };
-    path.ancestors().skip(1).filter(is_one).last().unwrap_or(path).to_owned()
+    let runs = run_dir.parent().map(entries).unwrap_or_default();
+    runs.iter().filter(|run| run.as_path() != run_dir).flat_map(|run| entries(run)).any(|node| {
+        node.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"node"))
+            && Manifest::load(&node.join("manifest.json"))
+                .is_some_and(|manifest| manifest.running && manifest.agent().is_some())
+    })
 }
 
 /// Files of a process that look like checkpoints and are open for writing, with size and position. Links in
 /// `/proc` are read, never followed.
-fn written_by(pid: u32) -> Vec<(PathBuf, (u64, u64))> {
+fn written_by(pid: u32, names: &CheckpointNames) -> Vec<(PathBuf, (u64, u64))> {
     let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let found = folder.flatten().take(DESCRIPTORS).filter_map(|entry| {
         let path = std::fs::read_link(entry.path()).ok()?;
-        if !path.is_absolute() || !is_named_so(&path) {
+        if !path.is_absolute() || !names.is_named(&path) {
             return None;
         }
         let number = entry.file_name();
@@ -208,21 +474,28 @@ fn written_by(pid: u32) -> Vec<(PathBuf, (u64, u64))> {
 /// A search for checkpoints.
 struct CheckpointSearch {
     runs: PathBuf,
+    names: CheckpointNames,
     since: SystemTime,
     begun: Instant,
     entries: usize,
+    /// Bounds.
+    most: usize,
+    patience: Duration,
     complete: bool,
     /// Size and latest change of each.
     found: BTreeMap<PathBuf, (u64, SystemTime)>,
 }
 
 impl CheckpointSearch {
-    fn new(runs: PathBuf, since: SystemTime) -> CheckpointSearch {
+    fn new(runs: PathBuf, names: CheckpointNames, since: SystemTime) -> CheckpointSearch {
         CheckpointSearch {
             runs,
+            names,
             since,
             begun: Instant::now(),
             entries: 0,
+            most: ENTRIES,
+            patience: PATIENCE,
             complete: true,
             found: BTreeMap::new(),
         }
@@ -236,13 +509,16 @@ impl CheckpointSearch {
     fn add(&mut self, path: &Path, data: &Metadata) {
         let Ok(modified) = data.modified() else { return };
         if modified >= self.since {
-            let known = self.found.entry(artifact(path)).or_insert((0, modified));
+            let known = self.found.entry(self.names.artifact(path)).or_insert((0, modified));
             *known = (known.0.saturating_add(data.len()), known.1.max(modified));
         }
     }
 
     /// A checkpoint that was seen open, wherever it is.
     fn add_named(&mut self, path: &Path) {
+        if self.found.contains_key(path) {
+            return;
+        }
         match std::fs::symlink_metadata(path) {
             Ok(data) if data.is_dir() => self.walk(path),
             Ok(data) if data.is_file() => self.add(path, &data),
@@ -250,26 +526,37 @@ impl CheckpointSearch {
         }
     }
 
+    /// The files of a directory, without those below.
+    fn list(&mut self, folder: &Path) {
+        self.search(folder, 0);
+    }
+
     fn walk(&mut self, top: &Path) {
+        self.search(top, DEPTH);
+    }
+
+    fn search(&mut self, top: &Path, deepest: usize) {
         let mut todo = vec![(top.to_owned(), 0)];
+        // What an earlier search has found is counted.
+        let known: BTreeSet<PathBuf> = self.found.keys().cloned().collect();
         while let Some((folder, depth)) = todo.pop() {
             let Ok(entries) = std::fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
                 self.entries += 1;
-                if self.entries > ENTRIES || self.begun.elapsed() > PATIENCE {
+                if self.entries > self.most || self.begun.elapsed() > self.patience {
                     self.complete = false;
                     return;
                 }
                 let Ok(kind) = entry.file_type() else { continue };
                 let path = entry.path();
                 if kind.is_dir() && self.is_searched(&path) {
-                    match depth < DEPTH {
+                    match depth < deepest {
                         true => todo.push((path, depth + 1)),
                         false => self.complete = false,
                     }
                 } else if kind.is_file()
-                    && !self.found.contains_key(&path)
-                    && is_named_so(&path)
+                    && self.names.is_named(&path)
+                    && !known.contains(&self.names.artifact(&path))
                     && let Ok(data) = entry.metadata()
                 {
                     self.add(&path, &data);
@@ -288,19 +575,6 @@ impl CheckpointSearch {
             && !of_another_run
             && !folder.join("pyvenv.cfg").exists()
     }
-
-    fn finish(self, open: &BTreeSet<PathBuf>) -> (Vec<CheckpointFile>, bool) {
-        let mut files: Vec<(PathBuf, (u64, SystemTime))> = self.found.into_iter().collect();
-        files.sort_by_key(|(_, (_, modified))| *modified);
-        let from = files.len().saturating_sub(REPORTED);
-        let file = |(path, (bytes, modified)): (PathBuf, (u64, SystemTime))| CheckpointFile {
-            observed: open.contains(&path),
-            path: path.display().to_string(),
-            bytes,
-            modified: seconds(modified),
-        };
-        (files.split_off(from).into_iter().map(file).collect(), self.complete)
-    }
 }
 
 fn seconds(time: SystemTime) -> WallTime {
@@ -315,22 +589,129 @@ mod tests {
 
     #[test]
     fn checkpoint_1_names_decide() {
-        let named = |path: &str| is_named_so(Path::new(path));
-        for path in ["/w/a.pt", "/w/a.zip", "/w/x.ckpt.tmp", "/w/.m.pth.1", "/w/checkpoint-20/optimizer.bin"]
-        {
+        let names = CheckpointNames { folder: "/w".into(), patterns: Arc::default() };
+        let named = |path: &str| names.is_named(Path::new(path));
+        for path in [
+            "/w/a.pt",
+            "/w/a.zip",
+            "/w/x.ckpt.tmp",
+            "/w/.m.pth.1",
+            "/w/checkpoint-20/optimizer.bin",
+            "/w/dcp/__0_0.distcp",
+        ] {
             assert!(named(path), "{path}");
         }
         for path in ["/w/a.py", "/w/pt", "/w/events.out.tfevents.1", "/w/checkpoint-20", "/w/ckpt/log.txt"] {
             assert!(!named(path), "{path}");
         }
-        let of = |path: &str| artifact(Path::new(path)).display().to_string();
+        let of = |path: &str| names.artifact(Path::new(path)).display().to_string();
         assert_eq!(of("/w/checkpoint-20/a/b.pt"), "/w/checkpoint-20");
         assert_eq!(of("/w/a.pt"), "/w/a.pt");
+        assert_eq!(of("/w/dcp/__0_0.distcp"), "/w/dcp");
+        assert_eq!(of("/w/__0_0.distcp"), "/w/__0_0.distcp", "never the directory of the ranks");
+        let names =
+            CheckpointNames { patterns: Arc::from(["out/*.bin".to_owned(), "step-*/".to_owned()]), ..names };
+        assert!(names.is_named(Path::new("/w/out/a.bin")) && !names.is_named(Path::new("/v/out/a.bin")));
+        assert_eq!(names.artifact(Path::new("/w/x/step-3/model")), Path::new("/w/x/step-3"));
+        for (name, is_final) in
+            [("a.pt", true), ("a.pt.tmp", false), (".a.pt", false), ("a.ckpt.partial", false)]
+        {
+            assert_eq!(CheckpointNames::is_final(Path::new(name)), is_final, "{name}");
+        }
+    }
+
+    #[test]
+    fn checkpoint_step_is_of_its_name_or_the_ranks() {
+        for (name, expected) in [
+            ("checkpoint-20", Some(20)),
+            ("rl_model_500_steps.zip", Some(500)),
+            ("seed1_step200.pt", Some(200)),
+            ("CartPole-v1.zip", None),
+            ("best_0.95.pt", None),
+            ("model.pt", None),
+            ("ckpt_99999999999999999999999.pt", None),
+        ] {
+            assert_eq!(number(name), expected, "{name}");
+        }
+        assert_eq!(step("epoch-3.pt", Some(12_800)), Some((12_800, StepSource::Rank)));
+        assert_eq!(step("step-12000.pt", Some(12_800)), Some((12_000, StepSource::Name)));
+        assert_eq!(step("step-7.pt", None), Some((7, StepSource::Name)));
+        assert_eq!(step("model.pt", None), None);
+    }
+
+    /// The checkpoints that are recorded, by name, when so many seconds have passed.
+    fn recorded(files: &CheckpointFiles, made: &Path, later: u64) -> Vec<String> {
+        let found = files.completed(SystemTime::now() + Duration::from_secs(later));
+        names(&found, made)
+    }
+
+    fn search_now(files: &CheckpointFiles) {
+        files.lock().search_at = Some(Instant::now());
+    }
+
+    #[test]
+    fn checkpoint_3_complete_ones_are_recorded_once() {
+        let made = tempfile::tempdir().unwrap();
+        let at = |name: &str| made.path().join(name);
+        let files = begun(made.path());
+        create_dir_all(at("checkpoint-8")).unwrap();
+        write(at("checkpoint-8/model.bin"), "1234").unwrap();
+        write(at("checkpoint-8/more.ckpt"), "1234").unwrap();
+        write(at("model.pt"), "12").unwrap();
+        write(at("own.pt"), "1").unwrap();
+        files.reported(&at("own.pt").display().to_string());
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 2), ["model.pt"], "directories settle later");
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["checkpoint-8"]);
+        search_now(&files);
+        assert!(recorded(&files, made.path(), 9).is_empty());
+        write(at("model.pt"), "123").unwrap();
+        files.lock().written.insert(at("model.pt"));
+        search_now(&files);
+        assert!(recorded(&files, made.path(), 9).is_empty(), "it is open");
+        // Closed, and beside it another one that no look has seen open.
+        files.lock().written.clear();
+        files.lock().closed.insert(at("model.pt"));
+        write(at("other.pt"), "123").unwrap();
+        let mut both = recorded(&files, made.path(), 9);
+        both.sort();
+        assert_eq!(both, ["model.pt", "other.pt"], "without a search");
+    }
+
+    #[test]
+    fn checkpoint_4_of_two_runs_only_what_was_seen_is_own() {
+        let made = tempfile::tempdir().unwrap();
+        let at = |name: &str| made.path().join(name);
+        let files = begun(made.path());
+        create_dir_all(at("runs/b/node0")).unwrap();
+        let mut other = Command::new("sleep").arg("60").spawn().map(Writer).unwrap();
+        let stat = proc::stat(other.0.id()).unwrap();
+        let manifest = Manifest {
+            hostname: proc::hostname(),
+            boot_id: proc::boot_id(),
+            agent_pid: stat.pid,
+            agent_start: stat.start,
+            running: true,
+            ..Manifest::default()
+        };
+        write(at("runs/b/node0/manifest.json"), manifest.bytes()).unwrap();
+        write(at("a.pt"), "1").unwrap();
+        write(at("b.pt"), "1").unwrap();
+        files.lock().open.insert(at("a.pt"), (1, 1));
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["a.pt"]);
+        let (found, complete) = files.find().unwrap();
+        assert_eq!((names(&found, made.path()), complete), (vec!["a.pt".to_owned()], false));
+        other.0.kill().unwrap();
+        other.0.wait().unwrap();
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["b.pt"]);
     }
 
     fn begun(folder: &Path) -> CheckpointFiles {
         let files = CheckpointFiles::default();
-        files.begin(folder.to_owned(), folder.join("runs"), false);
+        files.begin(folder.to_owned(), folder.join("runs/own"), false, &[]);
         files
     }
 
@@ -368,7 +749,7 @@ mod tests {
         assert_eq!(names(&found, made.path()), ["checkpoint-20", "logs/ppo/best.zip"]);
         assert_eq!(found.iter().map(|file| file.bytes).collect::<Vec<_>>(), [8, 4]);
         assert!(complete && found[0].modified > 1e9 && !found[0].observed, "{found:?}");
-        files.begin(made.path().to_owned(), at("runs"), true);
+        files.begin(made.path().to_owned(), at("runs/own"), true, &[]);
         assert_eq!(files.find(), None, "what ranks write is hidden");
     }
 

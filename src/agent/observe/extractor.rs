@@ -49,6 +49,8 @@ pub(crate) struct MetricExtractor {
     bars: MainBar,
     /// The latest progress that was recorded.
     recorded: Option<ShownProgress>,
+    /// The latest step that was recorded.
+    recorded_step: Option<u64>,
     budget: LineBudget,
     row_at: Option<Instant>,
     reported_at: Option<Instant>,
@@ -89,6 +91,7 @@ impl MetricExtractor {
             shapes: BTreeMap::new(),
             bars: MainBar::default(),
             recorded: None,
+            recorded_step: None,
             budget: LineBudget::default(),
             row_at: None,
             reported_at: None,
@@ -244,9 +247,13 @@ impl MetricExtractor {
         let shown = self.bars.progress().filter(|shown| self.recorded.as_ref() != Some(*shown)).cloned();
         let mut record = self.gathered.take("stdout", Rank(0)).or_else(|| {
             let is_due = last || passed.is_none_or(|passed| passed >= PROGRESS_EVERY);
-            (shown.is_some() && is_due).then(|| PendingValues::nothing("stdout", Rank(0)))
+            // A step without values is progress, too.
+            let step = self.gathered.env_step.filter(|step| self.recorded_step != Some(*step));
+            let moves = shown.is_some() || step.is_some();
+            (moves && is_due).then(|| PendingValues::step("stdout", Rank(0), step))
         })?;
         if let RecordEvent::Metrics { counter, progress, env_step, .. } = &mut record {
+            self.recorded_step = env_step.or(self.recorded_step);
             *counter = self.counter.take().filter(|_| env_step.is_none());
             self.recorded = shown.clone().or(self.recorded.take());
             *progress = shown;
@@ -415,6 +422,21 @@ mod tests {
         let second = shown(picker.due(now + PROGRESS_EVERY, false));
         assert_eq!((second.values, second.progress.map(|progress| progress.done)), (vec![], Some(46)));
         assert_eq!(picker.due(now + 9 * EVERY, false), None, "it has not moved");
+    }
+
+    #[test]
+    fn steps_without_values_are_progress() {
+        for name in ["step", "global_step"] {
+            let mut picker = MetricExtractor::new(&Metrics::default());
+            let (now, line) = (Instant::now(), |n: u32| format!("{name}={n}"));
+            picker.lines(&[line(1), line(2)], now);
+            let first = shown(picker.due(now, false));
+            assert_eq!((first.env_step, first.values, first.progress), (Some(2), vec![], None));
+            assert_eq!(picker.due(now + 9 * EVERY, false), None, "it has not moved");
+            picker.lines(&[line(3)], now);
+            assert_eq!(picker.due(now + EVERY, false), None, "progress alone is recorded less often");
+            assert_eq!(shown(picker.due(now + PROGRESS_EVERY, false)).env_step, Some(3));
+        }
     }
 
     #[test]

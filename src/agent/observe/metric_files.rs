@@ -1,4 +1,4 @@
-//! Metrics from the files of rank 0's program: TensorBoard's event files, CSV and JSON Lines.
+//! Metrics from the files of rank 0's program: TensorBoard's event files, W&B's run files, CSV and JSON Lines.
 //!
 //! Owner: the agent of rank 0's host, one thread. Files are those that the program's processes hold open, and event
 //! files below the directory of `metrics.tensorboard`. Invariants:
@@ -17,6 +17,7 @@ use rankdeck_proto::message::RecordEvent;
 use rankdeck_proto::progress_bar::ShownCounter;
 use rankdeck_proto::regular;
 use rankdeck_proto::tfrecord::{self, EventValue, Next};
+use rankdeck_proto::wandb::{HistoryRow, RunFileReader};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::meaning::{Meaning, Meanings};
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ const FILES: usize = 64;
 const DEPTH: usize = 4;
 /// Bytes read of one file at once.
 const CHUNK: u64 = 1 << 20;
+/// Most chunks of a run file in one poll.
+const RUN_CHUNKS: usize = 4;
 /// Most records of one file and poll.
 const STEPS: usize = 20;
 /// How long open files are looked for with every poll, and how often after that.
@@ -158,6 +161,7 @@ enum LogReader {
     /// The next byte of an event file.
     Events(u64),
     Rows(RowReader),
+    Run(RunFileReader),
     /// It is not what its name says, or broken.
     Ended,
 }
@@ -221,6 +225,14 @@ impl MetricFiles {
                     }
                     rows
                 }
+                LogReader::Run(reader) => {
+                    let mut rows = Vec::new();
+                    let meanings = &self.sources.meanings;
+                    if !read_run(&mut file, reader, |row| rows.push(LoggedRow::of_run(row, meanings))) {
+                        log.reader = LogReader::Ended;
+                    }
+                    rows
+                }
                 LogReader::Ended => continue,
             };
             let records = thinned(rows).into_iter().filter_map(|mut row| {
@@ -269,6 +281,7 @@ impl MetricFiles {
             let reader = match kind {
                 LogKind::Events => LogReader::Events(begin),
                 LogKind::Csv | LogKind::JsonLines => LogReader::Rows(RowReader::new(kind, begin)),
+                LogKind::Wandb => LogReader::Run(RunFileReader::new(begin)),
             };
             self.logs.entry(key).or_insert(FollowedLog { file, kind, reader });
         }
@@ -319,6 +332,17 @@ impl LoggedRow {
         row
     }
 
+    /// The values of a row of W&B's history. Its own step counts calls unless the program passes one: a step among the
+    /// values is better.
+    fn of_run(history: HistoryRow, meanings: &Meanings) -> LoggedRow {
+        let mut row = LoggedRow::of(&history.values, meanings);
+        if row.values.env_step.is_none() && row.counter.is_none() {
+            let step = history.step.map(|step| step as f64).filter(|step| *step < STEP);
+            row.counter = step.map(|at| ShownCounter { unit: Meaning::Step.key().to_owned(), at });
+        }
+        row
+    }
+
     /// The same with what came after it.
     fn then(self, newer: LoggedRow) -> LoggedRow {
         LoggedRow { values: self.values.then(newer.values), counter: newer.counter.or(self.counter) }
@@ -352,6 +376,25 @@ fn search(folder: &Path, depth: usize, since: SystemTime, found: &mut Vec<(FileK
             }
         }
     }
+}
+
+/// Reads the new rows of a run file, at most [`RUN_CHUNKS`] chunks; returns whether it can be read on.
+fn read_run(file: &mut File, reader: &mut RunFileReader, mut each: impl FnMut(HistoryRow)) -> bool {
+    for _ in 0..RUN_CHUNKS {
+        let (at, mut bytes) = (reader.at(), Vec::new());
+        let read =
+            file.seek(SeekFrom::Start(at)).and_then(|_| file.by_ref().take(CHUNK).read_to_end(&mut bytes));
+        if read.is_err() {
+            return true;
+        }
+        if !reader.read(&bytes, &mut each) {
+            return false;
+        }
+        if (bytes.len() as u64) < CHUNK || reader.at() == at {
+            return true;
+        }
+    }
+    true
 }
 
 /// What stands in a file.
@@ -561,6 +604,92 @@ mod tests {
             .unwrap();
         let records = files.poll(None, Instant::now());
         assert_eq!(of(&records, "held/rows"), Some(("csv".into(), Some(4096), 22.5)), "the rest at the end");
+    }
+
+    /// A record of a run file: it begins a block, or follows another one in it.
+    fn run_record(step: u64, items: &[(&str, &str)]) -> Vec<u8> {
+        let (mut history, mut number, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, json) in items {
+            let mut item = Vec::new();
+            field_bytes(&mut item, 1, name.as_bytes());
+            field_bytes(&mut item, 16, json.as_bytes());
+            field_bytes(&mut history, 1, &item);
+        }
+        varint(&mut number, 1 << 3);
+        varint(&mut number, step);
+        field_bytes(&mut history, 2, &number);
+        field_bytes(&mut data, 2, &history);
+        // CRC-32 of the type, 1, and the data.
+        let crc = !std::iter::once(&1).chain(&data).fold(!0_u32, |crc, byte| {
+            (0..8)
+                .fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+        });
+        let mut bytes = crc.to_le_bytes().to_vec();
+        bytes.extend((data.len() as u16).to_le_bytes());
+        bytes.push(1);
+        bytes.extend(data);
+        bytes
+    }
+
+    fn held(files: &mut MetricFiles) -> Vec<RecordEvent> {
+        let pid = std::process::id();
+        let root = ProcessKey { pid, start: proc::stat(pid).unwrap().start };
+        let records = files.poll(Some((root, false)), Instant::now()).into_iter();
+        records
+            .filter(|record| matches!(record, RecordEvent::Metrics { source, .. } if source == "wandb"))
+            .collect()
+    }
+
+    #[test]
+    fn logged_1_run_file_of_wandb_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = File::create(folder.path().join("run-ab12cd34.wandb")).unwrap();
+        run.write_all(b":W&B\xe1\xbe\0").unwrap();
+        run.write_all(&run_record(3, &[("held/loss", "0.5"), ("_runtime", "2")])).unwrap();
+        let later = run_record(4, &[("held/loss", "0.25"), ("global_step", "4096")]);
+        run.write_all(&later[..9]).unwrap();
+        let mut files = MetricFiles::new(MetricSources::default(), SystemTime::UNIX_EPOCH);
+        let mut records = held(&mut files);
+        let Some(RecordEvent::Metrics { env_step: None, values, counter: Some(counter), .. }) = records.pop()
+        else {
+            panic!("{records:?}")
+        };
+        assert_eq!((values["held/loss"], values.len(), counter.at), (0.5, 1, 3.0));
+        assert!(records.is_empty() && held(&mut files).is_empty(), "the second row is not whole");
+        run.write_all(&later[9..]).unwrap();
+        let step = (Some(4096), vec![("held/loss".into(), 0.25)], 0);
+        assert_eq!(values_of(held(&mut files).pop()), step, "a step that the program logs is better");
+    }
+
+    /// The format, as the library writes it.
+    #[test]
+    fn run_file_of_an_installed_wandb_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = "import wandb\nwith wandb.init(mode='offline', project='p') as run:\n    \
+                       for step in range(40): run.log({'loss': step / 2, 'nested': {'a': step}})";
+        let output = std::process::Command::new("python3")
+            .args(["-c", program])
+            .current_dir(folder.path())
+            .env("WANDB_SILENT", "true")
+            .output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            return rankdeck_testkit::skipped("python3 has no wandb");
+        }
+        let mut found = Vec::new();
+        let runs = std::fs::read_dir(folder.path().join("wandb")).unwrap().flatten();
+        for run in runs.filter(|run| run.file_name().to_string_lossy().starts_with("offline-run-")) {
+            let files = std::fs::read_dir(run.path()).unwrap().flatten();
+            found.extend(
+                files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "wandb")),
+            );
+        }
+        let mut rows = Vec::new();
+        let mut file = File::open(found.pop().expect("a run file")).unwrap();
+        assert!(read_run(&mut file, &mut RunFileReader::new(0), |row| rows.push(row)));
+        assert_eq!(rows.iter().filter_map(|row| row.step).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+        let last = &rows[39].values;
+        let of = |name: &str| last.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+        assert_eq!((of("loss"), of("nested/a").or(of("nested.a"))), (Some(19.5), Some(39.0)), "{last:?}");
     }
 
     #[test]

@@ -98,11 +98,11 @@ impl PendingValues {
     }
 
     /// A record without values.
-    pub fn nothing(source: &str, rank: Rank) -> RecordEvent {
+    pub fn step(source: &str, rank: Rank, env_step: Option<u64>) -> RecordEvent {
         RecordEvent::Metrics {
             rank,
             source: source.into(),
-            env_step: None,
+            env_step,
             values: BTreeMap::new(),
             skipped: 0,
             not_finite: BTreeMap::new(),

@@ -15,6 +15,7 @@
 //! line_times     when the bytes of a log file were read
 //! media_limiter  limits the histograms and images that are forwarded
 //! checkpoint_files  files of ranks that look like checkpoints
+//! open_watch     whether ranks open the checkpoint that they resume from
 //! metrics        values of programs without the client module, between two records
 //! metric_files   metrics from the files of rank 0's program
 //! open_logs      finds those files by open descriptors
@@ -40,6 +41,7 @@ pub(crate) mod metric_files;
 pub(crate) mod metrics;
 pub(crate) mod nvml;
 pub(crate) mod open_logs;
+pub(crate) mod open_watch;
 pub(crate) mod pages;
 pub(crate) mod process_tree;
 pub(crate) mod row_files;

@@ -35,6 +35,8 @@ pub(super) enum LogKind {
     Csv,
     /// An object per line.
     JsonLines,
+    /// Weights & Biases' run file.
+    Wandb,
 }
 
 impl LogKind {
@@ -45,6 +47,9 @@ impl LogKind {
             return Some(LogKind::Events);
         }
         let (stem, ending) = name.rsplit_once('.')?;
+        if ending == "wandb" && stem.starts_with("run-") {
+            return Some(LogKind::Wandb);
+        }
         let stem = stem.to_ascii_lowercase();
         let is_rows =
             ROWS.contains(&stem.as_str()) || stem.starts_with("progress") || stem.ends_with("metrics");
@@ -61,6 +66,7 @@ impl LogKind {
             LogKind::Events => "tensorboard",
             LogKind::Csv => "csv",
             LogKind::JsonLines => "jsonl",
+            LogKind::Wandb => "wandb",
         }
     }
 }
@@ -143,6 +149,8 @@ mod tests {
             ("/x/train_metrics.csv", Some(LogKind::Csv)),
             ("metrics.jsonl", Some(LogKind::JsonLines)),
             ("/x/progress.json", Some(LogKind::JsonLines)),
+            ("/x/wandb/run-20261130_120000-ab12cd34/run-ab12cd34.wandb", Some(LogKind::Wandb)),
+            ("/x/settings.wandb", None),
             ("/x/data.csv", None),
             ("/x/config.json", None),
             ("/x/metrics", None),

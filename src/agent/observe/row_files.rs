@@ -109,7 +109,7 @@ impl RowReader {
                     named.filter_map(|(name, field)| Some((name.clone(), field.trim().parse().ok()?)));
                 values.filter(|(name, _)| !name.is_empty()).collect()
             }
-            LogKind::JsonLines | LogKind::Events => printed::object(text),
+            LogKind::JsonLines | LogKind::Events | LogKind::Wandb => printed::object(text),
         };
         if !values.is_empty() {
             each(values);

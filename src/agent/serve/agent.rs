@@ -30,8 +30,8 @@ use crate::timing::Timing;
 use crate::{identity, open_files, process_query};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{
-    AgentMessage, ConsoleMessage, Exception, Exit, LaunchSecrets, LaunchSpec, RankEvent, RecordEvent,
-    StopMode,
+    AgentMessage, CheckpointFile, ConsoleMessage, Exception, Exit, LaunchSecrets, LaunchSpec, RankEvent,
+    RecordEvent, StopMode,
 };
 use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
@@ -40,6 +40,7 @@ use rankdeck_types::variables::RequestedVariables;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,6 +54,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// since every wake takes time from the ranks' cores; this interval is for a sampling thread that
 /// hangs.
 const CALM_TICK: Duration = Duration::from_secs(1);
+
+/// Steps after which a program has read the checkpoint that it resumes from.
+const STEPS: u32 = 3;
 
 /// The agent of one node of a run.
 pub(crate) struct Agent {
@@ -76,6 +80,8 @@ pub(crate) struct Agent {
     starvation: Starvation,
     /// What ranks save.
     checkpoints: CheckpointFiles,
+    /// Values that ranks have sent in this generation.
+    steps: u32,
     /// A signal or the end of its step has ended the agent.
     quitting: bool,
 }
@@ -90,6 +96,8 @@ pub(crate) struct LoopInputs {
     orders: mpsc::Receiver<ConsoleOrder>,
     /// A checkpoint of a rank has grown.
     grown: watch::Receiver<()>,
+    /// Checkpoints that ranks have completed.
+    found: mpsc::Receiver<Vec<CheckpointFile>>,
     /// The end of its Slurm step was noticed.
     step_over: bool,
 }
@@ -157,6 +165,11 @@ impl Agent {
                 let now = self.supervisor.now();
                 self.lifecycle.borrow_mut().progressed(now);
             }
+            Some(files) = inputs.found.recv() => {
+                if self.lifecycle.borrow().is_running() {
+                    self.journal.record(RecordEvent::CheckpointFiles { files, complete: false });
+                }
+            }
             Some(event) = inputs.observed.metrics.recv() => self.admit(event),
             Some(batch) = inputs.observed.lines.recv() => self.observers.read(&batch),
             Ok(()) = inputs.observed.samples.changed() => {
@@ -176,6 +189,15 @@ impl Agent {
                 let mut notifier = self.journal.notifier.borrow_mut();
                 notifier.check_progress(&inputs.observed.samples.borrow().1, Instant::now(), within);
                 drop(notifier);
+                let trains = {
+                    let latest = &inputs.observed.samples.borrow().1;
+                    let mut pages = latest.ranks.iter().filter_map(|rank| rank.page.as_ref());
+                    latest.generation == self.lifecycle.borrow().generation()
+                        && pages.any(|page| page.train_iter >= u64::from(STEPS))
+                };
+                if trains || self.steps >= STEPS {
+                    self.report_unopened();
+                }
                 self.observers.turn();
                 return calm;
             }
@@ -192,7 +214,18 @@ impl Agent {
         let now = self.supervisor.now();
         let mut lifecycle = self.lifecycle.borrow_mut();
         match event {
-            RankEvent::Counters(counters) => lifecycle.iterated(rank, counters.train_iter, now),
+            RankEvent::Counters(counters) => {
+                // Of one of its ranks.
+                let is_first = lifecycle.ranks().first().is_some_and(|life| life.rank == rank);
+                self.steps = self.steps.saturating_add(u32::from(is_first));
+                lifecycle.iterated(rank, counters.train_iter, now);
+                // Counters of one rank of several are not those of the run.
+                if !counters.sum || lifecycle.spec().is_some_and(|spec| spec.plan.ranks.len() == 1) {
+                    self.checkpoints.stepped(counters.env_step);
+                }
+            }
+            RankEvent::Totals(totals) => self.checkpoints.stepped(totals.env_step),
+            RankEvent::Checkpoint { path, .. } => self.checkpoints.reported(path),
             RankEvent::Returned => lifecycle.returned(rank, true),
             RankEvent::Survived => lifecycle.returned(rank, false),
             RankEvent::Exception(Exception { child: Some(child), .. }) => {
@@ -204,15 +237,36 @@ impl Agent {
         }
     }
 
+    /// Ranks train: by now they have read the checkpoint that they resume from.
+    fn report_unopened(&mut self) {
+        if let Some(path) = self.supervisor.unopened() {
+            let path = path.display().to_string();
+            self.journal.record(RecordEvent::CheckpointUnread { path });
+        }
+    }
+
     /// Records an event of an observer.
     fn admit(&mut self, event: RecordEvent) {
         let events = self.observers.admit(event);
-        events.into_iter().for_each(|event| self.journal.record(event));
+        self.record_metrics(events);
+    }
+
+    fn record_metrics(&mut self, events: Vec<RecordEvent>) {
+        for event in events {
+            if let RecordEvent::Metrics { env_step, .. } = &event {
+                self.steps = self.steps.saturating_add(1);
+                env_step.iter().for_each(|step| self.checkpoints.stepped(*step));
+            }
+            self.journal.record(event);
+        }
     }
 
     fn on_outcome(&mut self, outcome: TaskResult) {
         if matches!(outcome, TaskResult::JobEnd(_)) {
             self.cause_by = None;
+        }
+        if let TaskResult::Prepared(spec, Ok(host)) = &outcome {
+            self.follow_files(spec, &host.folder);
         }
         if let TaskResult::ExitInfo(Rank(0), _) = &outcome {
             self.name_stranger();
@@ -220,7 +274,7 @@ impl Agent {
         if let TaskResult::ExitInfo(rank, _) = &outcome {
             // After the verified stop there are no receivers.
             let events = self.observers.last_metrics(*rank);
-            events.into_iter().for_each(|event| self.journal.record(event));
+            self.record_metrics(events);
         }
         let consequences = self.supervisor.on_outcome(outcome);
         self.settle(consequences);
@@ -267,9 +321,11 @@ impl Agent {
     fn obey(&mut self, order: ConsoleOrder) {
         let now = self.supervisor.now();
         let refused = match &order.message {
-            ConsoleMessage::Launch { spec, private } => self.launch(spec.clone(), private.clone()),
-            ConsoleMessage::Stop { mode, grace_ms } => {
-                let actions = self.lifecycle.borrow_mut().stop(*mode, *grace_ms, "console", now);
+            ConsoleMessage::Launch { spec, private, after_end } => {
+                self.launch(spec.clone(), private.clone(), *after_end)
+            }
+            ConsoleMessage::Stop { mode, grace_ms, ends } => {
+                let actions = self.lifecycle.borrow_mut().stop_by_console(*mode, *grace_ms, *ends, now);
                 self.perform(actions);
                 Ok(())
             }
@@ -294,6 +350,7 @@ impl Agent {
             ConsoleMessage::Ended { generation, ending } => {
                 if *generation == self.lifecycle.borrow().generation() {
                     self.journal.record(RecordEvent::Ended { ending: ending.clone() });
+                    self.supervisor.release_work_folder();
                 }
                 Ok(())
             }
@@ -308,7 +365,12 @@ impl Agent {
         }
     }
 
-    fn launch(&mut self, spec: Box<LaunchSpec>, mut private: LaunchSecrets) -> Result<(), HintedError> {
+    fn launch(
+        &mut self,
+        spec: Box<LaunchSpec>,
+        mut private: LaunchSecrets,
+        after_end: bool,
+    ) -> Result<(), HintedError> {
         let Settings { run, paths, .. } = &self.settings;
         if spec.plan.run != *run || spec.node_rank != paths.node {
             return Err(HintedError::new(
@@ -322,6 +384,7 @@ impl Agent {
         if self.quitting {
             return Err(HintedError::new("this agent is shutting down", "attach again in a moment"));
         }
+        self.lifecycle.borrow().check_end(&spec, after_end)?;
         self.kept.borrow_mut().complete(&spec, &mut private.variables, &launch_prep::is_inherited)?;
         let actions = self.lifecycle.borrow_mut().launch(spec.clone())?;
         if !actions.is_empty() {
@@ -329,19 +392,27 @@ impl Agent {
             self.journal.notifier.borrow_mut().start_generation(private.away.take());
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
             let secrets = LogSecrets::from_launch(&spec, &private);
-            if let Some(text) = self.observers.start(&spec, ranks, paths, &self.settings.workdir, secrets) {
-                self.journal.notice(text);
-            }
-            // The trainer reports its own; a container has files of its own.
-            let hidden = spec.plan.is_builtin() || self.lifecycle.borrow().starts_elsewhere();
-            let code = spec.plan.experiment.launch.code.as_ref();
-            let folder = launch_prep::ranks_folder(paths, &self.settings.workdir, code);
-            let runs = paths.run_dir.parent().unwrap_or(&paths.run_dir).to_owned();
-            self.checkpoints.begin(folder, runs, hidden);
+            self.observers.start(&spec, ranks, paths, secrets);
+            // Until it is known where ranks work.
+            let patterns = &spec.plan.experiment.launch.checkpoints;
+            self.checkpoints.begin(self.settings.workdir.clone(), paths.run_dir.clone(), true, patterns);
+            self.steps = 0;
             self.supervisor.prepare(spec, private);
         }
         self.perform(actions);
         Ok(())
+    }
+
+    /// Ranks are about to start in `folder`: what they write is followed there.
+    fn follow_files(&mut self, spec: &LaunchSpec, folder: &Path) {
+        // The trainer reports its own; a container has files of its own.
+        let hidden = spec.plan.is_builtin() || self.lifecycle.borrow().starts_elsewhere();
+        let patterns = &spec.plan.experiment.launch.checkpoints;
+        let run_dir = self.settings.paths.run_dir.clone();
+        self.checkpoints.begin(folder.to_owned(), run_dir, hidden, patterns);
+        if let Some(text) = self.observers.follow_files(spec, folder) {
+            self.journal.notice(text);
+        }
     }
 
     fn perform(&mut self, actions: Vec<LifecycleAction>) {
@@ -350,7 +421,7 @@ impl Agent {
         }
         for action in actions {
             match action {
-                LifecycleAction::Record(event) => self.journal.record(event),
+                LifecycleAction::Record(event) => self.journal.record(*event),
                 LifecycleAction::Save => self.journal.save_manifest(self.manifest(true).bytes()),
                 LifecycleAction::AskRanks(ranks, stage) => self.supervisor.ask_ranks(ranks, stage),
                 LifecycleAction::SignalRanks(ranks, signal) => self.supervisor.signal_ranks(&ranks, signal),
@@ -374,7 +445,7 @@ impl Agent {
     fn tick(&mut self) -> Option<String> {
         self.tick_supervisor();
         let events = self.observers.due_metrics();
-        events.into_iter().for_each(|event| self.journal.record(event));
+        self.record_metrics(events);
         self.journal.check_disk();
         self.follow_sockets();
         let attended = self.consoles.is_attended();
@@ -443,6 +514,7 @@ impl Agent {
                 plan.hosts.iter().map(|planned| planned.host.name.clone()).collect()
             }),
             ranks: lifecycle.ranks().iter().filter_map(rank).collect(),
+            drill: plan.is_some_and(|plan| plan.drill),
         }
     }
 }
@@ -492,10 +564,13 @@ impl Agent {
             left,
         };
         let (has_grown, grown) = watch::channel(());
-        let checkpoints = CheckpointFiles::start(move || {
+        let (found_in, found) = mpsc::channel(64);
+        let grew = move || {
             let _ = has_grown.send(());
-        })
-        .map_err(thread)?;
+        };
+        // What does not fit is found again at the end.
+        let is_complete = move |files| drop(found_in.try_send(files));
+        let checkpoints = CheckpointFiles::start(grew, is_complete).map_err(thread)?;
         let helpers = Helpers::default();
         let notifier = AgentNotifier::new(settings.run.clone(), settings.host.clone(), helpers.clone());
         let (supervisor, outcomes) =
@@ -520,6 +595,7 @@ impl Agent {
             asked_cause: false,
             starvation: Starvation::default(),
             checkpoints,
+            steps: 0,
             quitting: false,
             settings,
         };
@@ -528,7 +604,17 @@ impl Agent {
         let (events, orders) = agent.listen(spool, &observed)?;
         Ok((
             agent,
-            LoopInputs { children, end_signals, outcomes, observed, events, orders, grown, step_over: false },
+            LoopInputs {
+                children,
+                end_signals,
+                outcomes,
+                observed,
+                events,
+                orders,
+                grown,
+                found,
+                step_over: false,
+            },
         ))
     }
 
@@ -550,6 +636,7 @@ impl Agent {
                 node: self.settings.paths.node,
                 build: self.build.clone(),
                 run_dir: self.settings.paths.run_dir.display().to_string(),
+                workdir: self.settings.workdir.clone(),
             }),
             spool,
             samples: observed.samples.clone(),
@@ -643,7 +730,10 @@ impl Agent {
         self.asked_cause = true;
         self.cause_by = Some(Instant::now() + slurm_step::CAUSE);
         let (cause, outcomes) = (step.cause(self.supervisor.helpers()), self.supervisor.outcomes());
-        tokio::task::spawn_blocking(move || outcomes.blocking_send(TaskResult::JobEnd(cause())));
+        tokio::task::spawn_blocking(move || {
+            // Fails only if the agent has ended.
+            let _ = outcomes.blocking_send(TaskResult::JobEnd(cause()));
+        });
     }
 
     async fn end(self, reason: String) -> ExitCode {

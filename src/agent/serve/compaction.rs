@@ -293,8 +293,8 @@ mod tests {
     fn spool_5_compaction_accounts_for_every_number() {
         let folder = tempfile::tempdir().unwrap();
         let mut records: Vec<Record> = (1..=90_000).map(|seq| counters(seq, 2 * seq + 1)).collect();
-        let stop =
-            RecordEvent::StopOrdered { mode: rankdeck_proto::message::StopMode::Clean, by: "x".into() };
+        let mode = rankdeck_proto::message::StopMode::Clean;
+        let stop = RecordEvent::StopOrdered { mode, by: "x".into(), ends: false };
         records[1000].event = stop.clone();
         records[2000] = notice(2001, "once");
         let (after, left_out) = rewritten(folder.path(), &records);

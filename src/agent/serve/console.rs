@@ -9,6 +9,7 @@
 
 use crate::observe::sample::NumberedSample;
 use crate::paths::RunPaths;
+use crate::placement::Placement;
 use crate::search::{self, FRAME_ROOM};
 use crate::serve::events::LatestFrame;
 use crate::serve::line_store::{ConsoleLineQueue, LineStore};
@@ -18,7 +19,9 @@ use crate::supervise::launch_prep::{self, LaunchVariables};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
-use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_proto::message::{
+    AgentMessage, CheckpointOrder, CheckpointReply, ConsoleMessage, LaunchSpec, PROTOCOL,
+};
 use rankdeck_proto::search::{LogFindings, LogSearch};
 use rankdeck_proto::show::LiveFrame;
 use rankdeck_proto::trust::own_uid;
@@ -27,6 +30,7 @@ use rankdeck_types::ids::{NodeRank, RunId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -60,6 +64,8 @@ pub(crate) struct AgentInfo {
     pub build: String,
     /// Directory of the run.
     pub run_dir: String,
+    /// Working directory.
+    pub workdir: PathBuf,
 }
 
 /// An order that the loop has to carry out.
@@ -201,8 +207,11 @@ async fn receive(
     answers: mpsc::Sender<AgentMessage>,
     frames: &watch::Sender<bool>,
 ) -> io::Result<()> {
-    let AgentInfo { run_dir, node, .. } = &*registration.context.identity;
+    let AgentInfo { run_dir, node, workdir, .. } = &*registration.context.identity;
     let paths = RunPaths { run_dir: run_dir.into(), node: *node };
+    let placement = Placement::new(paths.clone(), workdir.clone());
+    let mut placements =
+        ConsolePlacements { orders: None, placement: Some(placement), answers: answers.clone() };
     let mut searches = ConsoleSearches::new(paths, answers.clone(), registration.context.searches.clone());
     while let Some(message) = next(wire, &mut decoder).await? {
         if let Some(attached) = registration.context.attached.borrow_mut().get_mut(&registration.id) {
@@ -232,6 +241,12 @@ async fn receive(
                 searches.start(request, query).await;
                 continue;
             }
+            ConsoleMessage::Checkpoint { request, order } => match placements.start(request, order) {
+                Ok(()) => continue,
+                Err(error) => {
+                    AgentMessage::Checkpoint { request, reply: Box::new(CheckpointReply::Failed(error)) }
+                }
+            },
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
             message => {
                 let order = ConsoleOrder { message, answers: answers.clone() };
@@ -652,6 +667,44 @@ fn run_search(
         Err(error) => not_searched(format!("`{}`: {error}", query.pattern)),
     };
     let _ = answers.blocking_send(AgentMessage::Found { request, findings: Box::new(findings) });
+}
+
+/// Orders about checkpoints that may wait for the disk.
+const PLACEMENTS: usize = 64;
+
+/// Orders of one console about checkpoints, in a thread of their own and in their order. It ends with the console.
+struct ConsolePlacements {
+    orders: Option<std::sync::mpsc::SyncSender<(u64, Box<CheckpointOrder>)>>,
+    /// Until the thread has it.
+    placement: Option<Placement>,
+    answers: mpsc::Sender<AgentMessage>,
+}
+
+impl ConsolePlacements {
+    /// Queues an order.
+    ///
+    /// Errors: too many orders wait, or the thread cannot be started.
+    fn start(&mut self, request: u64, order: Box<CheckpointOrder>) -> Result<(), HintedError> {
+        let busy =
+            |why: String| HintedError::new(format!("cannot read or write checkpoints: {why}"), "try again");
+        if let Some(placement) = self.placement.take() {
+            let (orders, inbox) = std::sync::mpsc::sync_channel::<(u64, Box<CheckpointOrder>)>(PLACEMENTS);
+            let answers = self.answers.clone();
+            let work = move || {
+                while let Ok((request, order)) = inbox.recv() {
+                    let reply = Box::new(placement.obey(&order));
+                    if answers.blocking_send(AgentMessage::Checkpoint { request, reply }).is_err() {
+                        return;
+                    }
+                }
+            };
+            let started = std::thread::Builder::new().name("placement".into()).spawn(work);
+            started.map_err(|error| busy(error.to_string()))?;
+            self.orders = Some(orders);
+        }
+        let sent = self.orders.as_ref().is_some_and(|orders| orders.try_send((request, order)).is_ok());
+        if sent { Ok(()) } else { Err(busy("too many orders wait".to_owned())) }
+    }
 }
 
 #[cfg(test)]

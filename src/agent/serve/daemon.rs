@@ -101,7 +101,8 @@ fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<Servin
         }
     } else {
         // Nothing is made where others could put something else in its place.
-        check_trust(&node_dir)?;
+        check_trust(&paths::runs(&workdir), &node_dir)?;
+        rankdeck_proto::folders::create_runs(&paths::runs(&workdir))?;
         rankdeck_proto::folders::create_private(&node_dir)?;
     }
     let absolute = |path: &Path| {
@@ -117,7 +118,7 @@ fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<Servin
     {
         return Ok(found);
     }
-    check_trust(&paths.node_dir())?;
+    check_trust(&paths::runs(&workdir), &paths.node_dir())?;
     let folder = paths::private_folder(&paths)?;
     let _lock = StartLock::take(&folder.join(paths.socket_stem()), LOCK_PATIENCE)?;
     claim(start, &paths)?;
@@ -129,8 +130,8 @@ fn start_held(start: &StartRequest, holder: Option<ProcessKey>) -> Result<Servin
 }
 
 /// TRUST-1.
-fn check_trust(place: &Path) -> Result<(), HintedError> {
-    trust::check_place(place).map_err(|why| {
+fn check_trust(runs: &Path, place: &Path) -> Result<(), HintedError> {
+    trust::check_run(runs, place).map_err(|why| {
         let hint = format!("{}: change `workdir` in hosts.toml", why.hint);
         HintedError::new(format!("cannot store runs on {}: {}", proc::hostname(), why.error), hint)
     })

@@ -215,7 +215,11 @@ mod tests {
         assert!(waiting(&notifier)[0].1.starts_with("finished"));
         notifier.start_generation(None);
         notifier.waiting.clear();
-        notifier.on_record(&RecordEvent::StopOrdered { mode: StopMode::Clean, by: "lease".into() });
+        notifier.on_record(&RecordEvent::StopOrdered {
+            mode: StopMode::Clean,
+            by: "lease".into(),
+            ends: false,
+        });
         notifier.on_record(&exited(0, Exit::Code { code: 1 }, true));
         notifier.on_record(&stopped());
         assert!(waiting(&notifier)[0].1.contains("lease"), "{:?}", waiting(&notifier));

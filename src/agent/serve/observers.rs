@@ -17,7 +17,6 @@ use crate::serve::console::ConsoleOrder;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
 use crate::serve::log_line;
-use crate::supervise::launch_prep::ranks_folder;
 use crate::supervise::lifecycle::{HostRank, Lifecycle};
 use crate::supervise::supervisor::TaskResult;
 use crate::timing::Timing;
@@ -48,6 +47,12 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const SETTLE_LOGS: Duration = Duration::from_secs(60);
 /// Lines of each log that an agent of a run that is over shows.
 const REMEMBERED_LINES: usize = 1000;
+
+/// Metrics are rank 0's, and the built-in trainer reports its own.
+fn has_metrics(spec: &LaunchSpec) -> bool {
+    let is_here = spec.plan.ranks.first().is_some_and(|rank| rank.node_rank == spec.node_rank);
+    is_here && !spec.plan.is_builtin()
+}
 
 /// What observers send to the loop.
 pub(crate) struct ObserverChannels {
@@ -137,15 +142,8 @@ impl Observers {
         self.events.clone()
     }
 
-    /// Starts a generation. Returns what cannot be observed.
-    pub fn start(
-        &mut self,
-        spec: &LaunchSpec,
-        ranks: Vec<Rank>,
-        paths: &RunPaths,
-        workdir: &Path,
-        secrets: LogSecrets,
-    ) -> Option<String> {
+    /// Starts a generation.
+    pub fn start(&mut self, spec: &LaunchSpec, ranks: Vec<Rank>, paths: &RunPaths, secrets: LogSecrets) {
         self.lines.borrow_mut().clear();
         let secrets = Arc::new(secrets);
         for rank in &ranks {
@@ -155,18 +153,23 @@ impl Observers {
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
-        // Metrics are rank 0's, and the built-in trainer reports its own.
-        let is_here = spec.plan.ranks.first().is_some_and(|rank| rank.node_rank == spec.node_rank);
-        if !is_here || spec.plan.is_builtin() {
-            return None;
+        if !has_metrics(spec) {
+            return;
         }
         let metrics = &spec.plan.experiment.metrics;
         self.picker = Some(MetricExtractor::new(metrics));
         self.arbiter = Arbiter::new(Meanings::new(&metrics.names));
-        // Relative paths of a script start in its working directory.
-        let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_ref());
+    }
+
+    /// Ranks are about to start in `begin`, where relative paths of a script begin. Returns what cannot be
+    /// observed.
+    pub fn follow_files(&mut self, spec: &LaunchSpec, begin: &Path) -> Option<String> {
+        if !has_metrics(spec) {
+            return None;
+        }
+        let metrics = &spec.plan.experiment.metrics;
         let sources = MetricSources {
-            folder: metrics.tensorboard.as_ref().map(|folder| expand_in(folder, &begin)),
+            folder: metrics.tensorboard.as_ref().map(|folder| expand_in(folder, begin)),
             meanings: Meanings::new(&metrics.names),
             gate: self.events.gate.clone(),
         };

@@ -1,30 +1,37 @@
-//! Gets a host ready for a launch: the console's variables, directories, the resolved experiment, code, libtorch, the
-//! trainer.
+//! Gets a host ready for a launch: the console's variables, directories, the resolved experiment, the ranks' working
+//! directory with their code, libtorch, the trainer.
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing;
 //! [`PreparedHost::command`] returns the command of a rank.
 
 use crate::hook;
+use crate::observe::open_watch::OpenWatch;
 use crate::paths::{self, RunPaths};
+use crate::results::{self, WorkRecord};
 use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::spawn::RankCommand;
+use crate::supervise::work_folder::{self, WorkFolder};
 use crate::supervise::{libtorch, script_checkpoints};
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec};
+use rankdeck_proto::pack::{self, PackIndex};
 use rankdeck_proto::process::HIDDEN;
 use rankdeck_proto::secret::GroupSecret;
-use rankdeck_proto::{pack, trust};
+use rankdeck_proto::trust;
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::{
     PlannedHost, PlannedRank, RankContext, is_inheritable, rank_command, rank_environment,
 };
 use rankdeck_types::variables::{PassedVariables, RequestedVariables};
+use rankdeck_types::words::{clean, plural};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The list of GPUs that a process sees.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -49,8 +56,10 @@ pub(crate) struct HostFacts {
 pub(crate) struct PreparedHost {
     facts: HostFacts,
     host: PlannedHost,
-    /// Where the ranks run: their own copy of pushed code, or the working directory.
-    folder: PathBuf,
+    /// Where the ranks run: the work folder of uploaded code, the user's own code, or the working directory.
+    pub folder: PathBuf,
+    /// The work folder, owned while this or a clone of it exists.
+    pub work: Option<WorkFolder>,
     /// Where libtorch is, when the ranks need it on their library path.
     libtorch: Option<PathBuf>,
     /// The built-in trainer on this host, when there is one.
@@ -60,6 +69,8 @@ pub(crate) struct PreparedHost {
     /// The shared secret of this generation's ranks, and values of the console's
     /// variables. Only in memory: a launch is never repeated from records.
     private: LaunchSecrets,
+    /// The checkpoint from which a script resumes.
+    pub resumed: Option<Arc<OpenWatch>>,
     /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
 }
@@ -103,7 +114,8 @@ impl PreparedHost {
             })?;
             vec![trainer.into(), "--config".into(), self.facts.paths.experiment(spec.generation).into()]
         } else {
-            let words = rank_command(&spec.plan, rank, visible, &self.facts.paths.run_dir);
+            let words =
+                rank_command(&spec.plan, rank, visible, &self.facts.paths.run_dir, spec.resume_path());
             let mut words = words.into_iter();
             // A container has a home of its own.
             let in_container = self.host.host.setup.container.is_some();
@@ -130,7 +142,7 @@ impl PreparedHost {
         }
         let paths = &self.facts.paths;
         let mut folders: Vec<&Path> = vec![&self.facts.workdir];
-        let others = [Some(paths.run_dir.as_path()), self.facts.events.parent()];
+        let others = [Some(paths.run_dir.as_path()), self.facts.events.parent(), Some(self.folder.as_path())];
         for folder in others.into_iter().flatten() {
             if !folders.iter().any(|known| folder.starts_with(known)) {
                 folders.push(folder);
@@ -166,7 +178,7 @@ impl PreparedHost {
             // Who shows an environment leaves their values out (REACH-1).
             own.push((HIDDEN, requested.names().collect::<Vec<_>>().join(",").into()));
         }
-        own.extend(spec.resume.iter().map(|resume| ("RANKDECK_RESUME", resume.into())));
+        own.extend(spec.resume_path().map(|resume| ("RANKDECK_RESUME", resume.into())));
         let recorder = self.hook.iter().flat_map(|_| {
             hook::recorder_environment(&paths.generation_dir(*generation))
                 .map(|(name, value)| (name, value.into_os_string()))
@@ -176,6 +188,7 @@ impl PreparedHost {
             libraries: self.libtorch.as_ref().map(|libtorch| libtorch.join("lib")),
             hook: self.hook.as_deref(),
             defaults: recorder.collect(),
+            resume: spec.resume_path(),
             own,
             ..RankContext::new(
                 *generation,
@@ -195,6 +208,8 @@ pub(crate) fn prepare(
     private: LaunchSecrets,
 ) -> Result<PreparedHost, String> {
     let one_line = |error: HintedError| format!("{} ({})", error.error, error.hint);
+    // TRUST-1: also for the next generation of an agent that started when the place was safe.
+    trust::check_run(&paths::runs(&facts.workdir), &facts.paths.node_dir()).map_err(one_line)?;
     let host = spec
         .plan
         .hosts
@@ -227,11 +242,46 @@ pub(crate) fn prepare(
             .ok()
     });
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
-    let folder = match &spec.plan.experiment.launch.code {
-        Some(code) => unpack_code(&facts.paths, code).map_err(one_line)?,
-        None => facts.workdir.clone(),
+    let (folder, work) = match &spec.plan.experiment.launch.code {
+        Some(Code::Pack(hash)) => {
+            let name = private.work.as_deref().unwrap_or(&spec.plan.experiment.run.name);
+            // Nothing of a drill outlives its run.
+            let root = match spec.plan.drill {
+                true => facts.paths.run_dir.join("work"),
+                false => paths::work(&facts.workdir),
+            };
+            let (work, found) = lay_code(&facts, &spec.plan.run, (&root, name), hash).map_err(one_line)?;
+            notices.extend(found);
+            (work.path.clone(), Some(work))
+        }
+        Some(Code::Path(path)) => (own_code(path).map_err(one_line)?, None),
+        None => (facts.workdir.clone(), None),
     };
-    Ok(PreparedHost { facts, host, folder, libtorch, trainer, hook, private, notices })
+    // A container's files are not found by their names here.
+    let resume = spec.resume_path().filter(|_| !spec.plan.is_builtin() && container.is_none());
+    let resumed = resume.and_then(|resume| OpenWatch::start(&paths::expand_in(resume, &facts.workdir)).ok());
+    let resumed = resumed.map(Arc::new);
+    if !spec.plan.is_builtin()
+        && let Err(error) = remember(&facts, &folder, work.as_ref())
+    {
+        notices.push(format!("results of this run will not be listed: {error}"));
+    }
+    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, notices })
+}
+
+/// Remembers where the ranks of a script work, and what is there.
+fn remember(facts: &HostFacts, folder: &Path, work: Option<&WorkFolder>) -> io::Result<()> {
+    let in_place = work.is_none();
+    let record = WorkRecord {
+        folder: folder.canonicalize()?,
+        in_place,
+        mark: match work {
+            Some(work) => work.mark.clone(),
+            None => work_folder::mark_of(&facts.paths.run_dir)?,
+        },
+        apart: if in_place { results::apart(&facts.workdir.canonicalize()?) } else { Vec::new() },
+    };
+    results::remember(&facts.paths, &record)
 }
 
 fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
@@ -242,42 +292,58 @@ fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Returns the directory that ranks run in: the run's own copy of an uploaded pack, else the working
-/// directory.
-pub(crate) fn ranks_folder(paths: &RunPaths, workdir: &Path, code: Option<&Code>) -> PathBuf {
-    match code {
-        Some(Code::Pack(hash)) => pack_folder(paths, hash),
-        Some(Code::Path(_)) | None => workdir.to_owned(),
-    }
-}
-
-fn pack_folder(paths: &RunPaths, hash: &str) -> PathBuf {
-    paths.node_dir().join(format!("code-{}", short(hash)))
-}
+/// Most names of kept files in a notice.
+const KEPT: usize = 5;
 
 fn short(hash: &str) -> String {
     hash.chars().take(16).collect()
 }
 
-/// Unpacks the run's own copy of an uploaded pack, in which its ranks work. Restarts reuse it.
-fn unpack_code(paths: &RunPaths, code: &Code) -> Result<PathBuf, HintedError> {
-    let absent = |name: &str| {
-        HintedError::new(
-            format!("code {name} is not on this host"),
-            "upload it with `rankdeck push EXPERIMENT`",
-        )
-    };
-    let hash = match code {
-        Code::Pack(hash) => hash,
-        Code::Path(path) => return Err(absent(path)),
-    };
-    let folder = pack_folder(paths, hash);
-    if folder.is_dir() {
-        return Ok(folder);
+fn absent(name: &str) -> HintedError {
+    HintedError::new(format!("code {name} is not on this host"), "upload it with `rankdeck push EXPERIMENT`")
+}
+
+/// The user's own code, on the machine of the console.
+fn own_code(path: &str) -> Result<PathBuf, HintedError> {
+    let folder = Path::new(path);
+    match folder.is_absolute() && folder.is_dir() {
+        true => Ok(folder.to_owned()),
+        false => Err(absent(path)),
     }
+}
+
+/// Lays an uploaded pack over the run's work folder; returns notices with it. Restarts stay in the same folder.
+fn lay_code(
+    facts: &HostFacts,
+    run: &RunId,
+    (root, name): (&Path, &str),
+    hash: &str,
+) -> Result<(WorkFolder, Vec<String>), HintedError> {
     let pack = pack::cached(hash).ok_or_else(|| absent(&short(hash)))?;
-    pack::unpack(&pack, hash, &folder)?;
-    Ok(folder)
+    let index = PackIndex::read(&pack, hash)?;
+    let known = results::work(&facts.paths).filter(|known| !known.in_place);
+    let known = known.as_ref().map(|known| known.folder.as_path());
+    let (work, taken) = work_folder::take(root, name, run, known)?;
+    let kept = work_folder::lay(&index, &work.path).map_err(|error| {
+        HintedError::new(
+            format!("cannot copy the code to {}: {error}", work.path.display()),
+            "check the free disk space and the owner of that directory",
+        )
+    })?;
+    let more = match kept.len().saturating_sub(KEPT) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let kept = (!kept.is_empty()).then(|| {
+        let names = clean(&kept[..kept.len().min(KEPT)].join(", "));
+        format!(
+            "{} of the code changed on this host since the last upload, and {} kept in {}: {names}{more}",
+            plural(kept.len(), "file"),
+            if kept.len() == 1 { "is" } else { "are" },
+            work.path.display()
+        )
+    });
+    Ok((work, taken.into_iter().chain(kept).collect()))
 }
 
 /// The variables that the latest launch requested, and their values: the next generation has them too when the console
@@ -341,7 +407,7 @@ pub(crate) fn is_inherited(name: &str) -> bool {
 mod tests {
     use super::*;
     use rankdeck_types::host::Host;
-    use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
+    use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::Plan;
 
     fn prepared(host: PlannedHost) -> PreparedHost {
@@ -356,6 +422,7 @@ mod tests {
             facts,
             host,
             folder: "/w".into(),
+            work: None,
             libtorch: Some("/lt".into()),
             trainer: Some("/bin/rankdeck-trainer".into()),
             hook: Some("/w/py".into()),
@@ -363,6 +430,7 @@ mod tests {
                 secret: GroupSecret::from_hex(&"5e".repeat(32)),
                 ..LaunchSecrets::default()
             },
+            resumed: None,
             notices: Vec::new(),
         }
     }
@@ -380,12 +448,15 @@ mod tests {
             master_addr: "127.0.0.1".into(),
             master_port: 1,
             resume: Some("latest".into()),
+            resume_at: None,
             plan: Plan {
                 run: RunId("t".into()),
                 experiment: toml::from_str(&text).unwrap(),
+                program: None,
                 hosts: vec![],
                 ranks: vec![],
                 sizes: vec![],
+                drill: false,
             },
         }
     }
@@ -407,6 +478,24 @@ mod tests {
         let spec = on_host(&spec("[\"true\"]"), &host);
         let command = prepared(host).command(&spec, &RANK, inherited).unwrap();
         command.env.into_iter().map(|(n, v)| (n.into_string().unwrap(), v.into_string().unwrap())).collect()
+    }
+
+    #[test]
+    fn trust_1_no_generation_starts_in_an_open_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = folder.path().join("run");
+        std::fs::create_dir(&run_dir).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&run_dir, mode).unwrap();
+        let facts = HostFacts {
+            paths: RunPaths { run_dir: run_dir.clone(), node: NodeRank(1) },
+            ..prepared(host(&[])).facts
+        };
+        let mut spec = spec("[\"true\"]");
+        spec.plan.hosts = vec![host(&[])];
+        let refused = prepare(facts, &spec, LaunchSecrets::default()).err().unwrap();
+        assert!(refused.contains("/run (mode 0777"), "{refused}");
+        assert_eq!(std::fs::read_dir(&run_dir).unwrap().count(), 0);
     }
 
     #[test]

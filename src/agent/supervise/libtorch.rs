@@ -2,8 +2,11 @@
 //!
 //! Nothing here imports torch: Python is only asked where the package is.
 //!
-//! - LIBTORCH-1: uploaded libraries are used only where no other user can write them. They were named
-//!   by their content when they were unpacked, and hashing a gigabyte at every launch would cost seconds.
+//! - LIBTORCH-1: libraries that the user did not name are used only where no other user can write them. Uploaded
+//!   ones were named by their content when they were unpacked, and hashing a gigabyte at every launch would cost
+//!   seconds.
+//! - LIBTORCH-2: a checkpoint is evaluated with no library of the current directory, which may be
+//!   someone else's repository.
 
 use crate::paths;
 use crate::proc;
@@ -29,12 +32,12 @@ pub(crate) fn trainer() -> Option<PathBuf> {
     trainer_of(&folders::executable()?)
 }
 
-/// Returns a directory with libtorch: from hosts.toml, else `LIBTORCH`, else `.libtorch/torch` in the working
+/// Returns a directory with libtorch: from hosts.toml, else `LIBTORCH`, else `.libtorch/torch` in the run's working
 /// directory or above the executable, else the torch of a Python environment when it fits, else what was
 /// pushed. `Ok(None)`: not found and not requested.
 pub(crate) fn find(configured: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     let Some(configured) = configured.filter(|configured| !configured.is_empty()) else {
-        return search(workdir);
+        return search(Some(workdir));
     };
     let folder = match configured.strip_prefix("python:") {
         Some(python) => workdir.join(asked(python, workdir)?),
@@ -98,25 +101,42 @@ pub(crate) fn run_helper(argv: &[OsString], within: Duration, helpers: &Helpers)
     Ok(line.trim().to_owned())
 }
 
-fn search(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
-    let variable =
-        std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(|value| workdir.join(value));
-    let here = std::env::current_dir().ok();
-    let executable = folders::executable();
-    let above = executable.iter().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned);
-    let known = here.into_iter().chain([workdir.to_owned()]).chain(above);
-    let known = variable.into_iter().chain(known.map(|folder| folder.join(".libtorch/torch")));
-    if let Some(found) = { known }.find(|folder| is_libtorch(folder)) {
-        return Ok(Some(found));
+/// Searches for libtorch that hosts.toml does not name; without `workdir`, in no directory of a run.
+pub(crate) fn search(workdir: Option<&Path>) -> Result<Option<PathBuf>, HintedError> {
+    let named = std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let named = named.map(|value| workdir.map_or_else(|| value.clone(), |workdir| workdir.join(&value)));
+    if let Some(named) = named.filter(|folder| is_libtorch(folder)) {
+        return Ok(Some(named));
     }
+    let refused = match unpacked(&places(workdir)) {
+        Some(Ok(found)) => return Ok(Some(found)),
+        Some(Err(refused)) => Some(refused),
+        None => None,
+    };
     // The user did not choose these: one of another version belongs to another program.
     if let Some(found) = of_environments().into_iter().find(|folder| fits(folder)) {
         return Ok(Some(found));
     }
     match folders::caches().into_iter().find_map(|cache| pushed(&cache)) {
         Some(found) => trusted(found).map(Some),
-        None => Ok(None),
+        None => refused.map_or(Ok(None), Err),
     }
+}
+
+/// Directories that may have a `.libtorch/torch`: the run's working directory, and those above the executable.
+fn places(workdir: Option<&Path>) -> Vec<PathBuf> {
+    let executable = folders::executable();
+    let above = executable.iter().flat_map(|path| path.ancestors().skip(1));
+    workdir.into_iter().chain(above).map(Path::to_owned).collect()
+}
+
+/// The first `.libtorch/torch` below one of these that no other user can write; else why one is not used.
+fn unpacked(below: &[PathBuf]) -> Option<Result<PathBuf, HintedError>> {
+    let found = below.iter().map(|folder| folder.join(".libtorch/torch"));
+    let found = found.filter(|folder| is_libtorch(folder));
+    let mut checked = found.map(trusted);
+    let first = checked.next()?;
+    Some(first.or_else(|refused| checked.find_map(Result::ok).ok_or(refused)))
 }
 
 /// What was pushed last into a cache.
@@ -138,7 +158,7 @@ fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
                 proc::hostname(),
                 reason.error
             ),
-            "run `chmod -R go-w` on it if it is yours, or set RANKDECK_CACHE on the host to a directory of yours and push again",
+            "run `chmod -R go-w` on it if it is yours, or set `libtorch` in hosts.toml to another one",
         )),
     }
 }
@@ -218,6 +238,30 @@ mod tests {
             assert!(refused.error.contains(&format!("{} ", path.display())), "{refused:?}");
             std::fs::set_permissions(&path, before).unwrap();
         }
+    }
+
+    #[test]
+    fn libtorch_1_found_libraries_of_others_are_passed_over() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let below = folder.path().join(name);
+            std::fs::create_dir_all(below.join(".libtorch/torch/lib")).unwrap();
+            std::fs::write(below.join(".libtorch/torch/lib/libtorch_cpu.so"), "").unwrap();
+            below
+        };
+        let (open, own) = (place("open"), place("own"));
+        std::fs::set_permissions(open.join(".libtorch"), PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(unpacked(&[open.clone(), own.clone()]), Some(Ok(own.join(".libtorch/torch"))));
+        assert!(unpacked(&[open]).unwrap().unwrap_err().error.contains(".libtorch"));
+        assert_eq!(unpacked(&[folder.path().join("none")]), None);
+    }
+
+    #[test]
+    fn libtorch_2_current_directory_is_not_searched() {
+        let current = std::env::current_dir().unwrap();
+        assert!(!places(None).contains(&current), "a test runs in its crate's directory");
+        assert!(places(Some(&current)).contains(&current));
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! - LIFE-2: a generation starts only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
 //! - LIFE-4: a rank that fails while no console is attached does not leave the others waiting forever.
+//! - LIFE-9: an order that ends the run holds for every console: no next generation starts unless its console has
+//!   read of the end. It is recorded in every stage, also where nothing is left to stop.
 
 use crate::proc::ProcessKey;
 use crate::program::AskStage;
@@ -14,8 +16,8 @@ use crate::supervise::setup;
 use crate::supervise::stop_times::StopTimes;
 use crate::supervise::terminate::AskedRank;
 use rankdeck_proto::message::{
-    CheckpointFile, Exit, HostSample, LaunchSpec, RankSample, RankSnapshot, Record, RecordEvent, StopMode,
-    Survivor,
+    CheckpointFile, Exit, HostSample, LaunchSpec, RankSample, RankSnapshot, Record, RecordEvent, RunResults,
+    StopMode, Survivor, end_refusal,
 };
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, LocalRank, Rank};
@@ -25,10 +27,9 @@ use std::ffi::OsString;
 
 /// What the loop is to do.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(clippy::large_enum_variant, reason = "few are made, and none is kept")]
 pub(crate) enum LifecycleAction {
     /// Write this record.
-    Record(RecordEvent),
+    Record(Box<RecordEvent>),
     /// Ask the programs of ranks to end; then call [`Lifecycle::asked`].
     AskRanks(Vec<AskedRank>, AskStage),
     /// Signal the processes of the ranks themselves.
@@ -52,6 +53,12 @@ pub(crate) enum LifecycleAction {
     Save,
 }
 
+impl LifecycleAction {
+    fn record(event: RecordEvent) -> LifecycleAction {
+        LifecycleAction::Record(Box::new(event))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SupervisionStage {
     Idle,
@@ -68,6 +75,8 @@ pub(crate) struct Lifecycle {
     ranks: Vec<HostRank>,
     stage: SupervisionStage,
     stop: Option<StopEscalation>,
+    /// A console has ended the run in this generation.
+    ended: bool,
     failed: Option<(Rank, u64)>,
     last_exit: u64,
     rhythm: IterationTimer,
@@ -82,6 +91,7 @@ impl Default for Lifecycle {
             ranks: Vec::new(),
             stage: SupervisionStage::Idle,
             stop: None,
+            ended: false,
             failed: None,
             last_exit: 0,
             rhythm: IterationTimer::default(),
@@ -188,6 +198,13 @@ impl Lifecycle {
         }
     }
 
+    /// Refuses a next generation after an order that ended the run (LIFE-9). `after_end`: its console has read of
+    /// that.
+    pub fn check_end(&self, next: &LaunchSpec, after_end: bool) -> Result<(), HintedError> {
+        let follows = self.spec.as_ref().is_some_and(|latest| latest.generation < next.generation);
+        if self.ended && follows && !after_end { Err(end_refusal(&next.plan.run)) } else { Ok(()) }
+    }
+
     /// Starts a generation. Repeating the launch of the latest generation changes nothing, so that a console
     /// may send it again.
     pub fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<Vec<LifecycleAction>, HintedError> {
@@ -222,8 +239,9 @@ impl Lifecycle {
         }
         self.stage = SupervisionStage::Running;
         self.stop = None;
+        self.ended = false;
         self.failed = None;
-        let record = LifecycleAction::Record(RecordEvent::Launched { spec: spec.clone() });
+        let record = LifecycleAction::record(RecordEvent::Launched { spec: spec.clone() });
         self.spec = Some(spec);
         Ok(vec![LifecycleAction::Save, record])
     }
@@ -243,7 +261,7 @@ impl Lifecycle {
                 let local_rank = life.local_rank;
                 let mut actions = vec![
                     LifecycleAction::Save,
-                    LifecycleAction::Record(RecordEvent::RankSpawned { rank, local_rank, pid: ident.pid }),
+                    LifecycleAction::record(RecordEvent::RankSpawned { rank, local_rank, pid: ident.pid }),
                 ];
                 let asked = || vec![AskedRank { ident, blocked: false }];
                 actions.extend(stop.map(|mode| match mode {
@@ -304,7 +322,7 @@ impl Lifecycle {
         self.failed = self.failed.filter(|(failed, _)| *failed != rank || !only_left);
         let mut actions = vec![
             LifecycleAction::Save,
-            LifecycleAction::Record(RecordEvent::RankExited {
+            LifecycleAction::record(RecordEvent::RankExited {
                 rank,
                 pid,
                 exit,
@@ -420,7 +438,9 @@ impl Lifecycle {
                 self.ranks = planned_ranks(spec);
                 self.spec = Some(spec.clone());
                 self.stage = SupervisionStage::Running;
+                self.ended = false;
             }
+            RecordEvent::StopOrdered { ends, .. } => self.ended |= *ends && self.spec.is_some(),
             RecordEvent::RankSpawned { rank, pid, .. } => {
                 if let Some(life) = self.life(*rank) {
                     life.ident = Some(ProcessKey { pid: *pid, start: 0 });
@@ -509,33 +529,60 @@ impl Lifecycle {
         self.stage = SupervisionStage::Survivors { scan_at: now + SCAN_AGAIN_MS };
     }
 
-    /// Orders a stop.
+    /// Orders a stop that does not end the run.
     pub fn stop(&mut self, mode: StopMode, grace_ms: u64, by: &str, now: u64) -> Vec<LifecycleAction> {
-        let order = RecordEvent::StopOrdered { mode, by: by.to_owned() };
+        self.order(mode, grace_ms, (by, false), now)
+    }
+
+    /// A console orders a stop; `ends`: of the run (LIFE-9).
+    pub fn stop_by_console(
+        &mut self,
+        mode: StopMode,
+        grace_ms: u64,
+        ends: bool,
+        now: u64,
+    ) -> Vec<LifecycleAction> {
+        self.order(mode, grace_ms, ("console", ends), now)
+    }
+
+    fn order(
+        &mut self,
+        mode: StopMode,
+        grace_ms: u64,
+        (by, ends): (&str, bool),
+        now: u64,
+    ) -> Vec<LifecycleAction> {
+        let order = RecordEvent::StopOrdered { mode, by: by.to_owned(), ends };
         let times = self.times_of(mode, grace_ms, now);
+        // Where the order changes nothing here, consoles read of the end all the same.
+        let is_news = ends && (!self.ended || self.stage == SupervisionStage::Over);
+        let unchanged = || -> Vec<LifecycleAction> {
+            is_news.then(|| LifecycleAction::record(order.clone())).into_iter().collect()
+        };
+        self.ended |= ends && self.spec.is_some();
         match self.stage {
-            SupervisionStage::Over => Vec::new(),
+            SupervisionStage::Over => unchanged(),
             SupervisionStage::Idle => {
                 self.stop = Some(StopEscalation::new(mode, times));
                 self.stage = SupervisionStage::Verifying;
-                vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
+                vec![LifecycleAction::record(order), LifecycleAction::VerifyStop]
             }
-            SupervisionStage::Verifying => Vec::new(),
+            SupervisionStage::Verifying => unchanged(),
             SupervisionStage::Survivors { .. } => {
                 self.stage = SupervisionStage::Verifying;
                 if let Some(stop) = &mut self.stop {
                     stop.survivors_recorded = false;
                 }
-                vec![LifecycleAction::Record(order), LifecycleAction::VerifyStop]
+                vec![LifecycleAction::record(order), LifecycleAction::VerifyStop]
             }
             SupervisionStage::Running => {
                 match &mut self.stop {
-                    Some(stop) if stop.mode > mode => return Vec::new(),
+                    Some(stop) if stop.mode > mode => return unchanged(),
                     Some(stop) if stop.mode == mode => {
                         // Asking again would interrupt who saves.
                         let shorter = times.kill_at() < stop.times.kill_at();
                         if !shorter || stop.killing.is_some() {
-                            return Vec::new();
+                            return unchanged();
                         }
                         let (kill_at, known) = (times.kill_at(), &mut stop.times);
                         known.grace = kill_at.saturating_sub(known.asked_at);
@@ -549,7 +596,7 @@ impl Lifecycle {
                     }
                 }
                 self.failed = None;
-                let mut actions = vec![LifecycleAction::Record(order)];
+                let mut actions = vec![LifecycleAction::record(order)];
                 actions.extend(self.first_requests(mode, now));
                 actions.extend(self.tick(now, false, 0));
                 actions
@@ -616,7 +663,7 @@ impl Lifecycle {
         }
         let text = format!("rank {}: SIGCONT sent on request of a console", names.join(", "));
         vec![
-            LifecycleAction::Record(RecordEvent::Notice { text }),
+            LifecycleAction::record(RecordEvent::Notice { text }),
             LifecycleAction::SignalRanks(idents, libc::SIGCONT),
         ]
     }
@@ -628,7 +675,7 @@ impl Lifecycle {
             seconds(grace),
             seconds(self.rhythm.longest().unwrap_or(0))
         );
-        LifecycleAction::Record(RecordEvent::Notice { text })
+        LifecycleAction::record(RecordEvent::Notice { text })
     }
 
     /// Every living rank has just made progress on its way to a clean stop, or waits for others that do, or a
@@ -703,7 +750,7 @@ impl Lifecycle {
     /// A scan for processes of the run has ended.
     pub fn scanned(
         &mut self,
-        ScanOutcome { survivors, gpus_free, checkpoints }: ScanOutcome,
+        ScanOutcome { survivors, gpus_free, checkpoints, results }: ScanOutcome,
         now: u64,
     ) -> Vec<LifecycleAction> {
         if self.stage != SupervisionStage::Verifying {
@@ -729,7 +776,8 @@ impl Lifecycle {
         // Before the end: what reads it decides with both.
         let found = checkpoints.map(|(files, complete)| RecordEvent::CheckpointFiles { files, complete });
         let stopped = RecordEvent::Stopped { survivors, gpus_free, took_ms };
-        let records = found.into_iter().chain([stopped]).map(LifecycleAction::Record);
+        let results = results.map(|results| RecordEvent::Results { results: Box::new(results) });
+        let records = found.into_iter().chain(results).chain([stopped]).map(LifecycleAction::record);
         std::iter::once(LifecycleAction::Save).chain(records).collect()
     }
 }
@@ -742,6 +790,8 @@ pub(crate) struct ScanOutcome {
     pub gpus_free: Vec<u32>,
     /// What looks like checkpoints of its ranks, and whether the search was complete; `None`: not searched.
     pub checkpoints: Option<(Vec<CheckpointFile>, bool)>,
+    /// What ranks have written where they work, if anything.
+    pub results: Option<RunResults>,
 }
 
 /// Milliseconds that a stop waits for each of its signals, from the experiment.

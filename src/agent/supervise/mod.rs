@@ -5,6 +5,7 @@
 //! lifecycle     pure: the states of a generation, the stages of a stop, the verified end
 //! stop_times    pure: how long a stop waits for ranks
 //! launch_prep   prepares a launch: variables, directories, experiment, code and libtorch
+//! work_folder   the directory in which ranks with uploaded code work
 //! script_checkpoints  sets a script's checkpoints aside before its next generation
 //! libtorch      finds libtorch and the built-in trainer on this host
 //! setup         modules, environments, prelude and container of a rank as one shell script
@@ -31,3 +32,4 @@ pub(crate) mod spawn;
 pub(crate) mod stop_times;
 pub(crate) mod supervisor;
 pub(crate) mod terminate;
+pub(crate) mod work_folder;

@@ -1,18 +1,21 @@
-//! Sets a script's reported checkpoints aside before its next generation starts.
+//! Sets a script's known checkpoints aside before its next generation starts: those that ranks reported, and
+//! those that were found.
 //!
 //! A script writes its checkpoints where it likes, and often over the ones before. What a generation does not
-//! continue moves to `genM/` next to it, M being the generation that reported it last. What it continues stays
+//! continue moves to `genM/` next to it, M being the generation that wrote it last. What it continues stays
 //! where it is; what it would write over gets a copy in `genM/`: a name without a number, or one that was
-//! reported before. Files that the script does not report are not known here.
+//! written before. Copies that rankdeck made for an earlier generation are removed if they are not continued.
 //!
 //! Owner: the thread that prepares a launch. The built-in trainer sets its own checkpoints aside. Invariants:
-//! - KEPT-1: no generation writes over a checkpoint that an earlier one reported. Where one cannot be kept,
-//!   the generation does not start.
+//! - KEPT-1: no generation writes over a known checkpoint of an earlier one. Where one cannot be kept, the
+//!   generation does not start.
 //! - KEPT-2: nothing is removed or replaced, and an interrupted copy leaves whole files only.
 
 use crate::digest;
+use crate::known_checkpoints::{LineCheckpoint, TrainingLine};
 use crate::paths::RunPaths;
-use rankdeck_proto::message::{LaunchSpec, RankEvent, Record, RecordEvent};
+use crate::placement;
+use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::ids::Generation;
 use rankdeck_types::words::{clean, plural};
 use std::collections::BTreeMap;
@@ -20,62 +23,18 @@ use std::fs::{File, FileTimes, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most checkpoints that are known, the latest.
-const REPORTED: usize = 4096;
 /// Most names that are tried for one file.
 const NAMES: u32 = 1000;
 /// Deepest directory below a checkpoint.
 const DEPTH: u32 = 64;
 
-/// A checkpoint that a rank reported.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ReportedCheckpoint {
-    path: String,
-    /// The generation that reported it last.
-    generation: Generation,
-    /// It was reported more than once.
-    repeated: bool,
-}
-
-/// The checkpoints of the present line of training, in the order of their last reports.
-#[derive(Debug, Default)]
-struct TrainingLine(Vec<ReportedCheckpoint>);
-
-impl TrainingLine {
-    /// Applies a record of a generation before the next one.
-    fn read(&mut self, record: &Record) {
-        match &record.event {
-            RecordEvent::Launched { spec } => {
-                let kept = self.continued(spec.resume.as_deref());
-                self.0.truncate(kept);
-            }
-            RecordEvent::Rank { event: RankEvent::Checkpoint { path, .. }, .. } => {
-                let known = self.0.iter().position(|reported| reported.path == *path);
-                let repeated = known.map(|at| self.0.remove(at)).is_some();
-                if self.0.len() >= REPORTED {
-                    self.0.remove(0);
-                }
-                let (path, generation) = (path.clone(), record.generation);
-                self.0.push(ReportedCheckpoint { path, generation, repeated });
-            }
-            _ => {}
-        }
-    }
-
-    /// How many of them a generation from this checkpoint continues.
-    fn continued(&self, from: Option<&str>) -> usize {
-        let Some(from) = from else { return 0 };
-        // A program may keep a checkpoint in a directory, and be given a file of it.
-        let depth = |reported: &ReportedCheckpoint| Path::new(&reported.path).components().count();
-        let origins = self.0.iter().enumerate().filter(|(_, one)| Path::new(from).starts_with(&one.path));
-        origins.max_by_key(|(at, one)| (depth(one), *at)).map_or(0, |(origin, _)| origin + 1)
-    }
-}
-
-/// Whether the next generation may write over the checkpoint that it continues.
-fn is_replaced(reported: &ReportedCheckpoint) -> bool {
-    let name = Path::new(&reported.path).file_name().unwrap_or_default().to_string_lossy();
-    reported.repeated || !name.chars().any(|letter| letter.is_ascii_digit())
+/// Whether the next generation may write over the checkpoint that it continues. What was only found may be any
+/// large file: it is copied if it has been written twice, or if the generation resumes from it.
+fn is_replaced(known: &LineCheckpoint, from: Option<&str>) -> bool {
+    let name = Path::new(&known.path).file_name().unwrap_or_default().to_string_lossy();
+    let is_origin = from.is_some_and(|from| Path::new(from).starts_with(&known.path));
+    let has_number = name.chars().any(|letter| letter.is_ascii_digit());
+    known.repeated || !has_number && (known.reported || is_origin)
 }
 
 /// Sets aside what the script of `spec` may write over; returns notices. A script in a container shares only
@@ -98,19 +57,24 @@ pub(crate) fn set_aside(
             line.read(record);
         }
     });
-    let (continued, abandoned) = line.0.split_at(line.continued(spec.resume.as_deref()));
+    let (from, hosts) = (spec.resume_path(), spec.plan.members().count());
+    let kept = line.continued(from, hosts);
+    let (continued, abandoned): (Vec<_>, Vec<_>) = line.0.iter().zip(kept).partition(|(_, kept)| *kept);
+    let continued: Vec<&LineCheckpoint> = continued.into_iter().map(|(known, _)| known).collect();
     let shared = [workdir, paths.run_dir.as_path()];
     let is_shared = |path: &Path| container.is_none() || shared.iter().any(|folder| path.starts_with(folder));
     // A directory with what stays is not moved.
     let stays = |path: &Path| {
-        let inside = continued.iter().map(|reported| Path::new(&reported.path));
-        inside.chain(shared).any(|inner| inner.starts_with(path))
+        let inside = continued.iter().map(|known| Path::new(&known.path));
+        inside.chain(shared).chain(from.map(Path::new)).any(|inner| inner.starts_with(path))
     };
-    let replaced = continued.iter().filter(|reported| is_replaced(reported)).map(|reported| (reported, true));
-    let mut moved: Vec<&ReportedCheckpoint> =
-        abandoned.iter().filter(|reported| !stays(Path::new(&reported.path))).collect();
+    let replaced =
+        continued.iter().copied().filter(|known| is_replaced(known, from)).map(|known| (known, true));
+    let abandoned = abandoned.into_iter().map(|(known, _)| known);
+    let mut moved: Vec<&LineCheckpoint> = abandoned.filter(|known| !stays(Path::new(&known.path))).collect();
     moved.sort_by_key(|reported| Path::new(&reported.path).is_symlink());
     let mut kept: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    placement::forget_copies(paths, from);
     for (reported, is_continued) in replaced.chain(moved.into_iter().map(|reported| (reported, false))) {
         let path = Path::new(&reported.path);
         if !path.is_absolute() || !is_shared(path) || shared.iter().any(|folder| folder.starts_with(path)) {
@@ -131,6 +95,11 @@ pub(crate) fn set_aside(
         format!("{} of an earlier generation kept in {}", plural(count, "checkpoint"), folder.display())
     };
     Ok(kept.into_iter().map(notice).collect())
+}
+
+/// Moves what is under a path, of this generation, to `genN/` next to it.
+pub(crate) fn keep_aside(path: &Path, generation: Generation) -> io::Result<()> {
+    keep(path, generation, false).map(drop)
 }
 
 /// Moves or copies a checkpoint; returns the directory where it is now. `None`: nothing was there, or a copy is
@@ -245,6 +214,7 @@ fn is_same(here: &Path, there: &Path, depth: u32) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::message::{CheckpointFile, RankEvent, Record, RecordEvent};
     use rankdeck_types::ids::{NodeRank, Rank, RunId};
     use rankdeck_types::plan::Plan;
     use std::fs::{create_dir_all, read_to_string, write};
@@ -257,12 +227,15 @@ mod tests {
             master_addr: "127.0.0.1".into(),
             master_port: 1,
             resume: from.map(|from| from.display().to_string()),
+            resume_at: None,
             plan: Plan {
                 run: RunId("t".into()),
                 experiment: toml::from_str(experiment).unwrap(),
+                program: None,
                 hosts: vec![],
                 ranks: vec![],
                 sizes: vec![],
+                drill: false,
             },
         }
     }
@@ -355,6 +328,28 @@ mod tests {
             ["gen0/ck.pt=a", "gen0/newest=b", "gen0/step-2.pt=b", "gen1/ck.pt=d", "own.txt=c"]
         );
         assert_eq!(run.restarts(3, None), Ok(vec![]), "nothing new");
+    }
+
+    #[test]
+    fn kept_1_found_checkpoints_are_set_aside_like_reported_ones() {
+        let mut run = TestRun::new();
+        run.saves(0, "a.pt", "a");
+        // What is found soon after the origin may belong to it.
+        for (name, modified) in [("b.pt", 1.0), ("optimizer-1.pt", 2.0), ("c-2.pt", 60.0)] {
+            write(run.path(name), name).unwrap();
+            let path = run.path(name).display().to_string();
+            let file = CheckpointFile { path, modified, ..CheckpointFile::default() };
+            run.record(0, RecordEvent::CheckpointFiles { files: vec![file], complete: false });
+        }
+        run.restarts(1, Some("b.pt")).unwrap();
+        let beside = ["a.pt=a", "b.pt=b.pt"];
+        let aside = ["gen0/a.pt=a", "gen0/b.pt=b.pt", "gen0/c-2.pt=c-2.pt"];
+        assert_eq!(run.files()[..2], beside);
+        assert_eq!(run.files()[2..5], aside);
+        assert_eq!(run.files()[5..], ["optimizer-1.pt=optimizer-1.pt"]);
+        run.restarts(2, None).unwrap();
+        assert!(run.files().iter().all(|file| file.starts_with("gen0/")), "{:?}", run.files());
+        assert_eq!(run.files().len(), 6);
     }
 
     #[test]

@@ -7,10 +7,12 @@
 use crate::manifest::Manifest;
 use crate::observe::checkpoint_files::CheckpointFiles;
 use crate::observe::gpu::GpuWatch;
+use crate::observe::open_watch::OpenWatch;
 use crate::open_files;
 use crate::paths::RunPaths;
 use crate::proc::{self, ProcessKey};
 use crate::program::{self, AskStage};
+use crate::results;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::groups::Helpers;
 use crate::supervise::guard::{self, Guard, GuardConfig};
@@ -20,6 +22,7 @@ use crate::supervise::lifecycle::{self, HostRank, Lifecycle, LifecycleAction, Sc
 use crate::supervise::process_scan::{self, RunTag, ScanCount, ScanScope, SharedProcessScan};
 use crate::supervise::spawn::{SpawnResult, Spawner};
 use crate::supervise::terminate::{AskedRank, TerminateRequests};
+use crate::supervise::work_folder::WorkFolder;
 use crate::supervise::{groups, libtorch};
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec, Survivor};
 use rankdeck_types::experiment::StopSignal;
@@ -29,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -118,6 +122,10 @@ pub(crate) struct Supervisor {
     asking: TerminateRequests,
     /// What ranks save.
     checkpoints: CheckpointFiles,
+    /// The checkpoint that ranks have not opened yet.
+    unopened: Option<Arc<OpenWatch>>,
+    /// Where ranks with uploaded code work: no other run does so while this is there.
+    work: Option<WorkFolder>,
 }
 
 impl Supervisor {
@@ -157,6 +165,8 @@ impl Supervisor {
             scans: SharedProcessScan::default(),
             asking: TerminateRequests::default(),
             checkpoints,
+            unopened: None,
+            work: None,
         };
         Ok((supervisor, receiver))
     }
@@ -232,6 +242,10 @@ impl Supervisor {
             prepared => prepared,
         };
         let notices = prepared.as_ref().map_or_else(|_| Vec::new(), |host| host.notices.clone());
+        self.unopened = prepared.as_ref().ok().and_then(|host| host.resumed.clone());
+        if let Ok(host) = &prepared {
+            self.work = host.work.clone();
+        }
         let mut actions = Vec::new();
         for planned in spec.plan.ranks_of(spec.node_rank) {
             let command = match &prepared {
@@ -246,6 +260,12 @@ impl Supervisor {
         FollowUps { actions, notices }
     }
 
+    /// Ranks have made some steps: returns the checkpoint that they resume from if they have not opened it, once.
+    pub fn unopened(&mut self) -> Option<PathBuf> {
+        let watch = self.unopened.take()?;
+        (!watch.was_opened()).then(|| watch.path.clone())
+    }
+
     fn on_spawned(&mut self, rank: Rank, result: SpawnResult) -> Vec<LifecycleAction> {
         self.spawning = self.spawning.saturating_sub(1);
         let pid = result.as_ref().ok().map(|ident| ident.pid);
@@ -257,6 +277,11 @@ impl Supervisor {
             self.early_exits.clear();
         }
         actions
+    }
+
+    /// The run is over: another one may work where it did.
+    pub fn release_work_folder(&mut self) {
+        self.work = None;
     }
 
     /// Asks the programs of ranks to end, below shells that wait for them.
@@ -352,6 +377,7 @@ impl Supervisor {
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
         let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
         let (asking, checkpoints) = (self.asking.clone(), self.checkpoints.clone());
+        let paths = self.context.facts.paths.clone();
         spawn_blocking(move || {
             asking.let_readers_end(None);
             pids.extend(scans.find(&scope).iter().map(|found| found.ident.pid));
@@ -364,7 +390,9 @@ impl Supervisor {
                 let _ = libtorch::run_helper(&removal, REMOVAL, &helpers);
             }
             let gpus_free = wait_for_free_gpus(&gpus, &used, &pids);
-            let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find() };
+            // Who is left may still write.
+            let results = survivors.is_empty().then(|| results::settle(&paths)).flatten();
+            let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find(), results };
             let _ = outcomes.blocking_send(TaskResult::Scanned(outcome));
         });
     }

@@ -64,7 +64,7 @@ impl Driver {
                 self.act(action, signals).await?;
             }
             // Without input, the console does not stay after the end.
-            if !self.output.can_linger() && self.exit.finished.is_some() {
+            if !self.output.can_linger() && self.is_over() {
                 self.dispatch(Event::DetachRequested);
             }
             return Ok(());
@@ -296,7 +296,7 @@ impl Driver {
             ConsoleOutput::Linear(linear) => &linear.words.view,
             ConsoleOutput::Lines(_) | ConsoleOutput::Quiet => return,
         };
-        let question = rankdeck_tui::file_question(view);
+        let question = rankdeck_tui::file_question(model, view);
         let Some(question) = question.filter(|question| self.files.line.as_ref() != Some(&question.line))
         else {
             return;

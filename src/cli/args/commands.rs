@@ -2,14 +2,23 @@
 
 use super::values::{
     CheckpointSource, LAST, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_env,
-    parse_seconds, parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
+    parse_gb, parse_seconds, parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
 };
 use super::{EXIT_CODES, HostKeyArgs, OutputArgs, PrintArgs, SubjectArgs};
 use crate::app::graphics::Graphics;
 use clap::{ArgGroup, Args};
+use rankdeck_core::origin::CodeChoice;
 use rankdeck_types::plan::StopGoal;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+const DRILL_CODES: &str = "Exit codes:
+  0    every case was named, kept its checkpoint and left nothing behind
+  1    a case was not
+  2    invalid usage or configuration, or a run of yours is live on the hosts
+  3    a host failed a preflight check or is unreachable
+  130  interrupted: the run of the case was stopped";
 
 /// Options that apply to a single run only.
 const ALONE: [&str; 5] = ["json", "detach", "until", "from", "carry_on"];
@@ -30,6 +39,12 @@ pub(crate) struct RunArgs {
     /// Read more overrides from stdin, as a JSON array of `KEY=VALUE`
     #[arg(long, hide = true)]
     pub(crate) set_stdin: bool,
+    /// Name of a trial of a sweep, for the directory that it works in
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub(crate) trial: Option<String>,
+    /// Launch a run that `rankdeck drill` breaks
+    #[arg(long, hide = true, conflicts_with = "several")]
+    pub(crate) drill: bool,
     /// Name of the run [default: `run.name` of the experiment]
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -46,8 +61,8 @@ pub(crate) struct RunArgs {
     pub(crate) detach: bool,
     /// Start from a checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// RUN may be a prefix, `@last` or `NAME~1`. A path refers to a file on rank 0's host. `best` and ITERATION
-    /// exist only for the built-in trainer.
+    /// RUN may be a prefix, `@last` or `NAME~1`. A path refers to a file on rank 0's host; that of your own program
+    /// may be on any host of the run. `best` and ITERATION exist only for the built-in trainer.
     #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint, help_heading = "Checkpoints")]
     pub(crate) from: Option<CheckpointSource>,
     /// Start a new run from the latest checkpoint of this experiment
@@ -55,6 +70,11 @@ pub(crate) struct RunArgs {
     /// Uses the newest run that has a checkpoint. If there is none, starts from scratch.
     #[arg(long = "continue", conflicts_with = "from", help_heading = "Checkpoints")]
     pub(crate) carry_on: bool,
+    /// Copy checkpoints of up to GB between hosts without a prompt [default: 2]
+    ///
+    /// For your own program, which needs the files on every host. Sets `launch.max_copy_gb`.
+    #[arg(long, value_name = "GB", value_parser = parse_gb, help_heading = "Checkpoints")]
+    pub(crate) max_copy_gb: Option<f64>,
     /// Exclude a host
     ///
     /// Can be repeated. `rankdeck restart --add` adds it later.
@@ -98,6 +118,92 @@ pub(crate) struct RunArgs {
     pub(crate) runs_per_host: Option<u32>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
+/// A way to break a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DrillCase {
+    /// Suspend the last rank (SIGSTOP)
+    Freeze,
+    /// Kill the last rank (SIGKILL)
+    Kill,
+    /// Let the last rank run a fifth of the time
+    Slow,
+    /// Raise an exception in the last rank (Python only)
+    Exception,
+    /// Kill the console and attach again
+    Console,
+    /// Kill the agent of the last rank's host
+    Agent,
+    /// Stop cleanly
+    Stop,
+    /// Restart from the latest checkpoint
+    Restart,
+}
+
+impl DrillCase {
+    /// In the order of a drill.
+    pub(crate) const ALL: [DrillCase; 8] = [
+        DrillCase::Freeze,
+        DrillCase::Kill,
+        DrillCase::Slow,
+        DrillCase::Exception,
+        DrillCase::Console,
+        DrillCase::Agent,
+        DrillCase::Stop,
+        DrillCase::Restart,
+    ];
+
+    /// The word on the command line and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            DrillCase::Freeze => "freeze",
+            DrillCase::Kill => "kill",
+            DrillCase::Slow => "slow",
+            DrillCase::Exception => "exception",
+            DrillCase::Console => "console",
+            DrillCase::Agent => "agent",
+            DrillCase::Stop => "stop",
+            DrillCase::Restart => "restart",
+        }
+    }
+}
+
+/// `drill`.
+#[derive(Debug, Args)]
+#[command(after_help = DRILL_CODES)]
+pub(crate) struct DrillArgs {
+    #[command(flatten)]
+    pub(crate) subject: SubjectArgs,
+    /// Only these cases, comma-separated [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "CASE,CASE")]
+    pub(crate) only: Vec<DrillCase>,
+    /// Longest training before each fault, in seconds
+    ///
+    /// A case strikes earlier once the ranks make steps and, where it matters, have saved a checkpoint.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) train_s: u32,
+    /// Keep the files of all runs [default: of cases that failed]
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Skip the prompt about GPUs that others use
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
+    /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub(crate) set: Vec<String>,
+    /// Exclude a host
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "HOST", help_heading = "Hosts")]
+    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
 }
@@ -176,6 +282,19 @@ pub(crate) struct CheckArgs {
     /// Also start one test process per rank and run a 1 MB all-reduce
     #[arg(long)]
     pub(crate) all_reduce: bool,
+    /// Also measure links, clocks and disks of the hosts (at most 20 s)
+    ///
+    /// Round trip and bandwidth of each pair of hosts, an all-reduce over all of them, clock offsets, and the time to
+    /// write a checkpoint. Needs nothing but SSH. The first measurement of these hosts is their baseline, with which
+    /// later ones are compared.
+    #[arg(long)]
+    pub(crate) measure: bool,
+    /// Size of the file that `--measure` writes, in MiB; 0: none
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "measure", value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    pub(crate) measure_mb: u32,
+    /// Make the measurement the new baseline
+    #[arg(long, requires = "measure")]
+    pub(crate) save: bool,
     #[command(flatten)]
     pub(crate) output: PrintArgs,
     #[command(flatten)]
@@ -353,20 +472,31 @@ pub(crate) struct RestartArgs {
     pub(crate) run: Option<String>,
     /// Checkpoint to restart from [default: latest]
     ///
-    /// `latest`, `best`, an iteration, a checkpoint of an earlier generation (`gen0/best`), the path of a file
-    /// on rank 0's host, or `scratch` to start over without a checkpoint. `best`, iterations and earlier
-    /// generations exist only for the built-in trainer.
+    /// `latest`, `best`, an iteration or step, the name of a known checkpoint, the path of a file on rank 0's host
+    /// (that of your own program: on any host), or `scratch` to start over without a checkpoint. Checkpoints of
+    /// earlier generations (`gen0/best`) have names only for the built-in trainer.
     #[arg(long, value_name = "N|NAME|PATH")]
     pub(crate) from: Option<String>,
+    /// Copy checkpoints of up to GB between hosts without a prompt [default: 2]
+    ///
+    /// For your own program, which needs the files on every host. Sets `launch.max_copy_gb`.
+    #[arg(long, value_name = "GB", value_parser = parse_gb, conflicts_with = "check_collectives")]
+    pub(crate) max_copy_gb: Option<f64>,
     /// Override a config key from now on (`learn.learning_rate=1e-4`)
     ///
     /// Can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub(crate) set: Vec<String>,
+    /// Code of the next generation: `same` as before, or `new` [default: same]
+    ///
+    /// `new` uploads the code as it is now in its directory, from the machine that launched the run. Ranks that run in
+    /// a directory of their hosts always take it as it is.
+    #[arg(long, value_name = "same|new", value_parser = CodeChoice::parse)]
+    pub(crate) code: Option<CodeChoice>,
     /// Before each collective, check that all ranks issue the same one (slow)
     ///
     /// Finds the first mismatch.
-    #[arg(long, conflicts_with_all = ["exclude", "add", "set"])]
+    #[arg(long, conflicts_with_all = ["exclude", "add", "set", "code"])]
     pub(crate) check_collectives: bool,
     /// Restart without a host
     ///
@@ -503,7 +633,9 @@ pub(crate) struct FetchArgs {
     /// Each host gets a subdirectory.
     #[arg(long, alias = "output", value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
-    /// Refuse to copy more than GB gigabytes
+    /// Copy at most GB gigabytes: checkpoints, then metrics, then others
+    ///
+    /// What is left out is listed. With FILES, a larger total is refused.
     #[arg(long, value_name = "GB", default_value_t = 4)]
     pub(crate) max_size_gb: u32,
     #[command(flatten)]
@@ -677,6 +809,12 @@ pub(crate) struct ExportArgs {
 /// How runs are removed.
 #[derive(Debug, Args)]
 pub(crate) struct RemovalArgs {
+    /// Also remove the run's results, fetched or not
+    ///
+    /// Without it, a run with checkpoints that were not fetched is kept, and so are files that its ranks wrote
+    /// where they worked. Files in your own directory are never removed.
+    #[arg(long)]
+    pub(crate) with_results: bool,
     /// Show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// The groups of `rankdeck --help`, by what a user does, and their commands in the order of that list.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Start runs", &["run", "init", "check", "sbatch", "demo"]),
+    ("Start runs", &["run", "init", "check", "drill", "sbatch", "demo"]),
     (
         "Watch and control runs",
         &["home", "attach", "ps", "status", "logs", "explain", "stop", "restart", "wait", "export-metrics"],
@@ -56,6 +56,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Launch one run per learning rate of a script", "rankdeck run train.toml --sweep args.lr=1e-4,3e-4"),
         ("Print evaluations as JSON", "rankdeck run ppo.toml --json | jq -c 'select(.kind == \"eval\")'"),
     ]),
+    ("drill", &[
+        ("Try every case on the hosts of hosts.toml", "rankdeck drill train.toml"),
+        ("Three cases on this machine, with two ranks", "rankdeck drill --only freeze,kill,stop --nproc 2 -- python train.py"),
+        ("Print what was not as promised", "rankdeck drill train.toml --json | jq -c 'select(.outcome == \"failed\")'"),
+    ]),
     ("attach", &[
         ("Attach to the newest running run", "rankdeck attach"),
         ("Attach to a run by the start of its name", "rankdeck attach ppo"),
@@ -68,6 +73,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("restart", &[
         ("Restart from the latest checkpoint", "rankdeck restart"),
         ("Restart with another learning rate", "rankdeck restart --from best --set learn.learning_rate=1e-4"),
+        ("Restart with the code as it is now", "rankdeck restart --code new"),
         ("Restart without a host", "rankdeck restart --exclude gpu-b"),
     ]),
     ("wait", &[
@@ -135,6 +141,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("check", &[
         ("Run the preflight checks", "rankdeck check ppo.toml"),
         ("Also run an all-reduce", "rankdeck check ppo.toml --all-reduce"),
+        ("Measure links, clocks and disks, and compare with the baseline", "rankdeck check ppo.toml --measure"),
     ]),
     ("push", &[
         ("Upload everything that a run needs", "rankdeck push ppo.toml"),
@@ -189,14 +196,15 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ]),
 ];
 
-/// Topics of `rankdeck help`. `keys` has no text of its own: it is generated from the key table.
-const TOPICS: [(&str, &str); 11] = [
+/// Topics of `rankdeck help`. `keys` and `promises` have no text of their own: they are generated from their tables.
+const TOPICS: [(&str, &str); 12] = [
     ("env", include_str!("../topics/env.md")),
     ("exit-codes", include_str!("../topics/exit-codes.md")),
     ("files", include_str!("../topics/files.md")),
     ("hosts", include_str!("../topics/hosts.md")),
     ("json", include_str!("../topics/json.md")),
     ("keys", ""),
+    ("promises", ""),
     ("resume", include_str!("../topics/resume.md")),
     ("runs", include_str!("../topics/runs.md")),
     ("slurm", include_str!("../topics/slurm.md")),
@@ -227,7 +235,7 @@ const FILES: &[(&str, &str)] = &[
     ("~/.ssh/config", "read by OpenSSH's rules, as is ~/.ssh/known_hosts"),
 ];
 
-const MORE: &str = "rankdeck help TOPIC prints more about env, exit-codes, files, hosts, json, keys, resume, runs, slurm, sweep, terms.";
+const MORE: &str = "rankdeck help TOPIC prints more about env, exit-codes, files, hosts, json, keys, promises, resume, runs, slurm, sweep, terms.";
 
 /// Two columns, the second one aligned.
 fn columns(rows: &[(&str, &str)]) -> String {
@@ -235,7 +243,7 @@ fn columns(rows: &[(&str, &str)]) -> String {
     rows.iter().map(|(name, text)| format!("  {name:width$}  {text}")).collect::<Vec<_>>().join("\n")
 }
 
-/// The page of a topic other than `keys`.
+/// The page of a topic with a text of its own.
 pub(crate) fn topic(name: &str) -> Option<String> {
     let (_, text) = TOPICS.iter().find(|(topic, _)| *topic == name)?;
     let text = text.replace("{ENVIRONMENT}", &columns(ENVIRONMENT));
@@ -434,9 +442,9 @@ mod tests {
 
     #[test]
     fn topics_are_short_and_complete() {
-        for (name, _) in TOPICS.iter().filter(|(name, _)| *name != "keys") {
+        for (name, _) in TOPICS.iter().filter(|(_, text)| !text.is_empty()) {
             let text = topic(name).unwrap();
-            assert!(!text.contains('{') || *name == "sweep", "{name}");
+            assert!(!text.contains('{') || ["sweep", "resume"].contains(name), "{name}");
             assert!(text.lines().count() <= 60, "{name}");
             assert!(text.lines().all(|line| line.chars().count() <= 100), "{name}");
         }

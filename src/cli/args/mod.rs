@@ -6,13 +6,14 @@
 mod commands;
 pub(crate) mod help;
 pub mod program_words;
+pub(crate) mod promises;
 pub(crate) mod values;
 
 pub(crate) use commands::{
-    AttachArgs, CheckArgs, CompareArgs, DemoArgs, EvalArgs, ExplainArgs, ExportArgs, ExportMetricsArgs,
-    FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs, PolicyFormat, PruneArgs, PsArgs,
-    PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs, RestartArgs, RunArgs, SbatchArgs,
-    SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs, WorkerArgs,
+    AttachArgs, CheckArgs, CompareArgs, DemoArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs, ExportArgs,
+    ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs, PolicyFormat,
+    PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs, RestartArgs,
+    RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs, WorkerArgs,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -72,6 +73,12 @@ pub(crate) enum CliCommand {
     /// --seeds, --sweep or --cells, launches one run per combination.
     #[command(alias = "launch")]
     Run(Box<RunArgs>),
+    /// Break short runs of a program, and show what rankdeck reports
+    ///
+    /// Launches a run of its own for each case, breaks it, and measures whether and when the fault was named, whether
+    /// the checkpoint was kept, and what was left behind. Your program runs in a copy of its code, with
+    /// RANKDECK_DRILL=1 and WANDB_MODE=offline.
+    Drill(Box<DrillArgs>),
     /// Attach to a running or finished run
     Attach(AttachArgs),
     /// Stop a run and verify that nothing is left running
@@ -189,6 +196,7 @@ pub(crate) enum CliCommand {
     /// hosts       where hosts come from, and hosts.toml
     /// json        the lines of --json
     /// keys        key bindings of the run screen
+    /// promises    what a run promises, and which options need it
     /// resume      restarts and checkpoints
     /// runs        names of runs, waiting, cron and systemd
     /// slurm       batch jobs and allocations
@@ -232,6 +240,7 @@ impl CliCommand {
             CliCommand::Prune(args) => args.removal.output,
             CliCommand::Sbatch(args) => args.output,
             CliCommand::Check(args) => args.output,
+            CliCommand::Drill(args) => args.output,
             CliCommand::Push(args) => args.output,
             CliCommand::Init(args) => args.output,
             CliCommand::Logs(args) => args.output,

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Commands that take a program.
-const COMMANDS: [&str; 3] = ["run", "check", "sbatch"];
+const COMMANDS: [&str; 4] = ["run", "check", "drill", "sbatch"];
 /// Programs that are taken for one wherever they are: the hosts have them.
 const KNOWN: [&str; 9] = ["bash", "sh", "uv", "conda", "mamba", "micromamba", "poetry", "env", "nohup"];
 
@@ -121,6 +121,7 @@ mod tests {
                 "rankdeck --hosts a,b run --nproc-per-node 2 -- torchrun --nnodes 2 t.py",
             ),
             ("rankdeck launch run.sh x", "rankdeck launch -- bash run.sh x"),
+            ("rankdeck drill --only kill t.py", "rankdeck drill --only kill -- python3 t.py"),
             ("rankdeck check --set a.b=1 sh -c env", "rankdeck check --set a.b=1 -- sh -c env"),
             ("rankdeck sbatch -N 2 --time 1:00 t.py", "rankdeck sbatch -N 2 --time 1:00 -- python3 t.py"),
             ("rankdeck run --slurm t.py", "rankdeck run --slurm -- python3 t.py"),

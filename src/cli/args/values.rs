@@ -92,6 +92,17 @@ pub(crate) fn parse_until(text: &str) -> Result<StopGoal, String> {
     }
 }
 
+/// Parses a size in gigabytes.
+pub(crate) fn parse_gb(text: &str) -> Result<f64, String> {
+    let size = text.parse::<f64>().ok().filter(|size| (0.0..=1e6).contains(size));
+    size.ok_or_else(|| "expected gigabytes, from 0 to 1000000".to_owned())
+}
+
+/// The override that `--max-copy-gb` stands for.
+pub(crate) fn copy_limit(gb: Option<f64>) -> Option<String> {
+    gb.map(|gb| format!("launch.max_copy_gb={gb:?}"))
+}
+
 /// Parses the weight of past values when smoothing, from 0 to 0.999.
 pub(crate) fn parse_weight(text: &str) -> Result<f64, String> {
     let weight = text.parse::<f64>().ok().filter(|weight| (0.0..=0.999).contains(weight));

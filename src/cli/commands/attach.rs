@@ -7,7 +7,7 @@ use crate::cli::support::locate::RunLocator;
 use crate::cli::support::output_mode::{self, TerminalInfo};
 use crate::cli::support::run_id::RUNS;
 use crate::cli::support::run_name::RunAction;
-use crate::cli::support::{Failure, provenance, relaunch};
+use crate::cli::support::{Failure, measure, provenance, relaunch};
 use rankdeck_config::HostsSource;
 use std::path::Path;
 
@@ -25,10 +25,11 @@ pub(crate) async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result
     let spares = run_index.hosts.iter().filter(|host| !target.hosts.contains(host)).cloned().collect();
     let mut setup = ConsoleSetup::new(goal, console::watching(&args.output), links);
     setup.recorder = Some(recorder);
+    setup.slow_links = measure::baseline::slow_links(&target.hosts);
     setup.spares = spares;
     setup.listed = run_index.hosts.clone();
     setup.accept_new_host_keys = args.host_keys.accept_new_host_keys;
-    relaunch::offer(provenance::relaunch_spec(&target.run));
+    relaunch::offer(provenance::relaunch_spec(&target.run), &target.run, &target.hosts);
     let end = console::console(setup, outlets, chosen, Some(log), output_mode::pace(&args.output)).await?;
     Ok(console::finish(&end, &args.output, &target.run))
 }

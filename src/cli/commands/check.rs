@@ -3,23 +3,28 @@
 
 use crate::app::stderr;
 use crate::cli::args::CheckArgs;
+use crate::cli::support::measure::judge::{self, Fact};
+use crate::cli::support::measure::{self, Measurement, baseline};
 use crate::cli::support::preflight::{
     self, CheckResult, CheckStatus, HostAnswer, PreflightInput, PreflightReport,
 };
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::run_id::new_run_id;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::{Failure, code, git, interrupt, print, rank_variables, seed, sources};
+use crate::cli::support::work_place::{self, WorkPlace};
+use crate::cli::support::{Failure, code, contract, git, interrupt, print, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::{folders, trust};
 use rankdeck_types::code::Code;
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::{Plan, PlanDraft};
+use rankdeck_types::promise::{Contract, Kept, Term};
 use rankdeck_types::words::{bytes, plural};
 use rankdeck_types::{hidden, quote};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,39 +39,63 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
     {
         stderr::line(&line);
     }
-    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
-        let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &args.set, |experiment| {
+    let needs = args.needs();
+    let drafted = || -> Result<(PlanDraft, Option<PackedCode>, Option<&'static str>), Failure> {
+        let mut draft = rankdeck_config::load_draft(&hosts_from, &experiment, &args.set, |experiment| {
             new_run_id(&experiment.run.name)
         })?;
-        if seed::is_set(&args.set) {
-            seed::demand(&draft.experiment, &experiment, &draft.hosts)?;
-        }
-        let packed = provision::pack_code(&draft, &experiment)?;
-        Ok((draft, packed))
+        let why = contract::complete(&mut draft, &hosts_from, &experiment, &needs)?;
+        let packed = match work_place::decide(&mut draft, &experiment, false, true) {
+            WorkPlace::Own => None,
+            WorkPlace::Copy => provision::pack_code(&draft, &experiment)?,
+        };
+        Ok((draft, packed, why))
     };
-    let (mut draft, packed) = drafted().inspect_err(|failure| {
+    let (draft, packed, why) = drafted().inspect_err(|failure| {
         if args.output.json {
             preflight::print_failed_plan("check_finished", failure);
         }
     })?;
-    let why = rank_variables::decide(&mut draft, &hosts_from, &experiment);
+    let caution = contract::caution(&draft.experiment, &draft.contract(), &needs);
+    if let Some(line) = caution.filter(|_| !args.output.quiet) {
+        stderr::line(&line);
+    }
     let locator = Locator::new(&hosts_from, &experiment);
     let subject = PreflightInput {
         draft: &draft,
         code: packed.as_ref().map(|packed| &packed.code),
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
         places: Vec::new(),
-        lost_seed: seed::unused(&draft.experiment, &experiment, &draft.hosts),
     };
     let checked = interrupt::before_start(preflight::preflight(&subject, &args.host_keys)).await;
     let mut report = checked?;
     if args.all_reduce && report.code() == code::SUCCESS {
         let cell = all_reduce(&hosts_from, &draft, &report, &args).await?;
-        report.last = Some(("all_reduce", cell));
+        report.last.push(("all_reduce", cell));
     }
+    let measured = match args.measure {
+        true => measure_hosts(&draft, &mut report, &args).await?,
+        false => None,
+    };
+    let baseline = if args.measure { None } else { baseline::load(&draft.hosts) };
+    let contract = draft.contract();
     if args.output.json {
-        for line in preflight::as_json(&report, &locator, &draft.run.0, wall_time()) {
-            print::json(&line);
+        for term in contract.terms() {
+            print::json(&promise_json(term, &draft.run, wall_time()));
+        }
+        let mut lines = preflight::as_json(&report, &locator, &draft.run.0, wall_time());
+        let last = lines.pop();
+        if let Some(MeasuredHosts { now, before, .. }) = &measured {
+            lines.extend(measure::output::as_json(now, before.as_ref(), &draft.run.0));
+        }
+        lines.extend(last.map(|mut line| {
+            if let Some(baseline) = &baseline {
+                line["baseline_age_s"] = json!((wall_time() - baseline.time).max(0.0));
+            }
+            line
+        }));
+        for line in &lines {
+            print::json(line);
         }
         preflight::print_problems(&report, &locator);
     } else {
@@ -78,9 +107,22 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
             let plan = report.plan.as_ref().and_then(|plan| plan.as_ref().ok());
             let lines = command_lines(&draft, packed.as_ref(), experiment.folder());
             let variables = plan.zip(why).map(|(plan, why)| variables_line(plan, why));
-            lines.iter().chain(&variables).for_each(|line| {
+            let promises = promise_lines(&contract);
+            lines.iter().chain(&variables).chain(&promises).for_each(|line| {
                 print::stdout(line);
             });
+        }
+        if !args.output.quiet {
+            if let Some(MeasuredHosts { now, before, note }) = &measured {
+                print::stdout("");
+                print::text(&measure::output::text(now, before.as_ref()));
+                print::stdout("");
+                print::stdout(note);
+            }
+            if let Some(baseline) = &baseline {
+                let age = baseline::age(baseline);
+                print::stdout(&format!("  baseline  {age}; `rankdeck check --measure` compares with it"));
+            }
         }
         if report.count(CheckStatus::Failed) == 0 {
             args.output.detail("");
@@ -92,8 +134,89 @@ pub(crate) async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u
             ));
         }
     }
-    preflight::ensure_passed(&report, &locator).map_err(|failure| preflight::shortened(&report, failure))?;
+    preflight::ensure_passed(&report, &locator, "")
+        .map_err(|failure| preflight::shortened(&report, failure))?;
     Ok(report.code())
+}
+
+/// A measurement of the hosts, the baseline before it, and what became of the baseline.
+struct MeasuredHosts {
+    now: Measurement,
+    before: Option<Measurement>,
+    note: String,
+}
+
+/// Measures the hosts, and adds what is unusual to the report; `None` if a host has not answered.
+async fn measure_hosts(
+    draft: &PlanDraft,
+    report: &mut PreflightReport,
+    args: &CheckArgs,
+) -> Result<Option<MeasuredHosts>, Failure> {
+    if report.answers.iter().any(Result::is_err) {
+        let skipped =
+            CheckResult::warning("skipped: a host did not answer", "fix what `reach` reports first", "");
+        report.last.push(("measure", skipped));
+        return Ok(None);
+    }
+    let disk_bytes = u64::from(args.measure_mb) << 20;
+    let work = measure::measure(&draft.hosts, report, disk_bytes, &args.host_keys);
+    let now = interrupt::before_start(work).await?;
+    let before = baseline::load(&draft.hosts);
+    let facts = judge::facts(&now);
+    let worse = before.as_ref().map(|before| judge::changes(&now, before)).unwrap_or_default();
+    let since = before.as_ref().map(baseline::age).unwrap_or_default();
+    if facts.is_empty() && worse.is_empty() {
+        let text = format!("{}, {}", plural(now.hosts.len(), "host"), plural(now.pairs.len(), "pair"));
+        report.last.push(("measure", CheckResult::passed(text)));
+    }
+    for Fact { text, hint } in facts {
+        report.last.push(("measure", CheckResult::warning(text, hint, "")));
+    }
+    for Fact { text, hint } in worse {
+        let text = format!("{text} in the baseline ({since})");
+        report.last.push(("measure", CheckResult::warning(text, hint, "")));
+    }
+    let is_whole = now.pairs.iter().all(|pair| pair.error.is_none())
+        && now.hosts.iter().all(|host| host.error.is_none());
+    let note = match &before {
+        _ if args.save || (before.is_none() && is_whole) => {
+            let path = baseline::save(&draft.hosts, &now)
+                .map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
+            format!("baseline saved in {}", path.display())
+        }
+        Some(_) => format!("baseline of {since}; `--save` replaces it"),
+        None => "no baseline saved, because of errors; `--save` saves it".to_owned(),
+    };
+    Ok(Some(MeasuredHosts { now, before, note }))
+}
+
+/// Describes which promises the program keeps, and the line to write for the others.
+fn promise_lines(contract: &Contract) -> Vec<String> {
+    let terms = contract.terms();
+    if terms.iter().all(|term| term.kept == Kept::Yes) {
+        return vec![format!("  promises all {} are kept: `rankdeck help promises`", terms.len())];
+    }
+    let mut lines = vec!["promises of this program (`rankdeck help promises`):".to_owned()];
+    lines.extend(terms.iter().map(|term| {
+        let line = [term.text, term.line.as_str()].into_iter().filter(|text| !text.is_empty());
+        let (name, kept) = (term.promise.name(), term.kept.shown());
+        format!("  {name:<12} {kept:<9} {}", line.collect::<Vec<_>>().join("; ")).trim_end().to_owned()
+    }));
+    lines
+}
+
+/// A promise as a line of JSON.
+fn promise_json(term: &Term, run: &RunId, time: f64) -> Value {
+    json!({
+        "kind": "promise",
+        "run": run,
+        "generation": 0,
+        "time": time,
+        "promise": term.promise.name(),
+        "kept": term.kept.name(),
+        "text": term.text,
+        "hint": term.line,
+    })
 }
 
 /// Describes which of torchrun's variables the ranks get. `why`: the reason if there is a single rank.
@@ -126,7 +249,9 @@ fn command_lines(draft: &PlanDraft, packed: Option<&provision::PackedCode>, fold
             )
         }
         (None, false) => {
-            let folders: BTreeSet<&str> = draft.hosts.iter().map(|host| host.workdir.as_str()).collect();
+            let own = launch.code.as_ref().and_then(Code::path);
+            let folders: BTreeSet<&str> =
+                draft.hosts.iter().map(|host| own.unwrap_or(host.workdir.as_str())).collect();
             let folders: Vec<&str> = folders.into_iter().collect();
             format!("  code     not copied: ranks run in `{}`", folders.join("`, `"))
         }

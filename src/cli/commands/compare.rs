@@ -212,7 +212,8 @@ fn charts(runs: &[ComparedRun], names: &[String], options: &CompareOptions) -> V
             .map(|(at, curve)| format!("{} {}", letter(at), clean(&curve.name)))
             .collect();
         lines.push(String::new());
-        lines.push(format!("{}  over {}   {}", clean(name), options.axis.name(), legend.join("  ")));
+        let axis = options.axis.name_over(runs.iter().filter_map(|run| run.series.get(name)));
+        lines.push(format!("{}  over {axis}   {}", clean(name), legend.join("  ")));
         lines.extend(text_chart(&curves, options, cells, ROWS));
     }
     lines

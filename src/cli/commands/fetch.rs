@@ -14,9 +14,10 @@ pub(crate) async fn fetch(hosts_from: &HostsSource, args: FetchArgs) -> Result<u
         )));
     }
     args.output.outcome(&total.text(&into));
+    total.places().iter().for_each(|places| args.output.outcome(places));
     args.output.record(|| total.as_json(&run, &into));
     if let Some(failure) = total.lost {
         return Err(failure.hint(format!("`rankdeck fetch {run}` copies the rest")));
     }
-    Ok(if total.refused > 0 { code::FAILED } else { code::SUCCESS })
+    Ok(if total.is_complete() { code::SUCCESS } else { code::FAILED })
 }

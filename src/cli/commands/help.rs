@@ -1,6 +1,7 @@
 //! `rankdeck help`, `man` and `completions`: print texts about rankdeck itself.
 
 use crate::cli::args::help;
+use crate::cli::args::promises::{NEEDS, Need};
 use crate::cli::args::values::LAST;
 use crate::cli::support::{Failure, code, print, run_id};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
@@ -9,6 +10,7 @@ use clap_complete::{CompleteEnv, Shell};
 use rankdeck_config::suggest::closest;
 use rankdeck_tui::Glyphs;
 use rankdeck_tui::keys::{TABLE, name};
+use rankdeck_types::promise::Promise;
 use std::ffi::OsString;
 
 /// Runs `rankdeck help`: prints a topic, or the help of a command.
@@ -18,6 +20,7 @@ pub(crate) fn help(subject: Option<&str>) -> Result<u8, Failure> {
     let text = match subject {
         None => root.render_long_help().to_string(),
         Some("keys") => keys(),
+        Some("promises") => promises(),
         Some(subject) => match help::topic(subject) {
             Some(text) => text,
             None => root
@@ -62,6 +65,47 @@ fn keys() -> String {
         "Change key bindings with `[keys]` in ~/.config/rankdeck/ui.toml.".to_owned(),
     ]);
     lines.join("\n")
+}
+
+/// What a run promises, and the commands and options that need a promise.
+fn promises() -> String {
+    let mut lines = vec![
+        "What a run promises".to_owned(),
+        String::new(),
+        "The built-in trainer keeps all promises. `rankdeck check` prints which ones your".to_owned(),
+        "program keeps, and the line to write for the others.".to_owned(),
+        String::new(),
+    ];
+    lines.extend(Promise::ALL.map(|promise| format!("  {:<12} {}", promise.name(), promise.meaning())));
+    lines.extend([String::new(), "Commands and options that need a promise".to_owned()]);
+    for promise in Promise::ALL {
+        let needs = NEEDS.iter().filter(|need| need.promise == promise);
+        let rows: Vec<String> = needs.map(need_line).collect();
+        if !rows.is_empty() {
+            lines.extend([String::new(), promise.name().to_owned()]);
+            lines.extend(rows);
+        }
+    }
+    lines.extend([
+        String::new(),
+        "Without the promise, the option is rejected, a note reports what happens instead,".to_owned(),
+        "or the command shows less.".to_owned(),
+    ]);
+    lines.join("\n")
+}
+
+/// `  run --until evals=N        rejected`.
+fn need_line(need: &Need) -> String {
+    let option = match (need.option, need.key) {
+        ("", _) => String::new(),
+        // The identifier is not an English word.
+        ("carry_on", _) => " --continue".to_owned(),
+        ("sweep" | "cells" | "set", key) => format!(" --{} {key}", need.option),
+        (option, "") => format!(" --{}", option.replace('_', "-")),
+        (option, key) => format!(" --{option} {key}=N"),
+    };
+    let words = format!("{}{option}", need.command);
+    format!("  {words:<28} {}", need.without.shown())
 }
 
 /// Runs `rankdeck man`: prints the man page of a command, or of rankdeck itself.
@@ -132,7 +176,7 @@ fn subjects() -> Vec<CompletionCandidate> {
 }
 
 fn command_names() -> Vec<CompletionCandidate> {
-    let names = help::subjects().into_iter().filter(|name| name != "keys" && help::topic(name).is_none());
+    let names = help::subjects().into_iter().filter(|name| help::topic(name).is_none());
     names.map(CompletionCandidate::new).collect()
 }
 
@@ -151,6 +195,22 @@ fn run_names() -> Vec<CompletionCandidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn promises_topic_lists_every_promise_and_need() {
+        let text = promises();
+        assert!(Promise::ALL.iter().all(|promise| text.contains(promise.meaning())));
+        assert!(NEEDS.iter().all(|need| text.contains(&need_line(need))));
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        // What is printed is what is typed.
+        let root = help::command();
+        for need in NEEDS.iter().filter(|need| !need.option.is_empty()) {
+            let command = root.find_subcommand(need.command).unwrap();
+            let arg = command.get_arguments().find(|arg| arg.get_id() == need.option).unwrap();
+            let long = format!(" --{}", arg.get_long().unwrap());
+            assert!(need_line(need).contains(&long), "{need:?}");
+        }
+    }
 
     #[test]
     fn keys_topic_lists_every_binding() {

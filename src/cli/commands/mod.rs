@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod drill;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod export;

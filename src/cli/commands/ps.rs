@@ -118,15 +118,11 @@ fn hosts_of(run_index: &RunIndex, found: &FoundRun) -> Vec<String> {
 fn row(run_index: &RunIndex, found: &FoundRun, now: f64) -> Vec<String> {
     let summary = found.summary(now);
     let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
-    let state = match summary.outcome_text() {
-        Some(text) if found.state == RunStatus::Finished => text,
-        _ => found.state.name().to_owned(),
-    };
     let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| fixed(value, 1));
     let seconds = |value: Option<f64>| value.map_or(NONE.to_owned(), duration);
     vec![
         found.run.to_owned(),
-        state,
+        found.state_text(&summary),
         summary.generation.to_string(),
         format!("{alive}/{}", summary.world_size),
         if summary.gpus > 0 { summary.gpus.to_string() } else { NONE.to_owned() },

@@ -6,8 +6,13 @@ use crate::cli::support::sweep::{carry_on, found};
 use crate::cli::support::{Failure, code};
 use std::path::Path;
 
-fn none_such() -> Failure {
-    Failure::usage("sweep not found in runs/").hint("list sweeps with `rankdeck queue`")
+/// No sweep matches the name.
+fn none_such(name: Option<&str>) -> Failure {
+    let error = match name {
+        Some(name) => format!("sweep `{name}` not found in runs/"),
+        None => "no sweep found in runs/".to_owned(),
+    };
+    Failure::usage(error).hint("list sweeps with `rankdeck queue`")
 }
 
 /// Runs `rankdeck queue`.
@@ -27,13 +32,13 @@ pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
                 let finder = sweep.finder()?;
                 carry_on(sweep, finder).await
             }
-            0 => Err(none_such()),
+            0 => Err(none_such(args.sweep.as_deref())),
             n => Err(Failure::usage(format!("{n} sweeps match"))
                 .hint("choose one: `rankdeck queue SWEEP --resume`")),
         };
     }
     if sweeps.is_empty() && args.sweep.is_some() {
-        return Err(none_such());
+        return Err(none_such(args.sweep.as_deref()));
     }
     if sweeps.is_empty() {
         args.output.outcome("no sweeps");
@@ -45,4 +50,15 @@ pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
         }
     }
     Ok(code::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_sweep_is_named() {
+        assert!(none_such(Some("nope")).cause.error.contains("`nope`"));
+        assert!(!none_such(None).cause.hint.is_empty());
+    }
 }

@@ -3,7 +3,7 @@
 use crate::app::clock::utc_offset_s;
 use crate::cli::args::ReportArgs;
 use crate::cli::support::output_file::OutputFile;
-use crate::cli::support::{Failure, code, print, provenance, recorded_runs};
+use crate::cli::support::{Failure, code, code_record, print, provenance, recorded_runs};
 use rankdeck_core::model::Model;
 use rankdeck_tui::report::{Sources, html, markdown};
 use rankdeck_types::experiment::Experiment;
@@ -19,8 +19,10 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
         Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
     })?;
     // The recording is in the console's directory, which is in that of the run.
-    let run = recorded.record.ancestors().nth(2).map(provenance::rows).unwrap_or_default();
-    let sources = Sources { origin: run, ..sources(&model) };
+    let run = recorded.record.ancestors().nth(2);
+    let mut origin = run.map(provenance::rows).unwrap_or_default();
+    origin.extend(run.map(|run| code_record::rows(run, &model.run.codes)).unwrap_or_default());
+    let sources = Sources { origin, ..sources(&model) };
     let to = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", recorded.name)));
     if to == Path::new("-") {
         let text = markdown(&model, &sources);

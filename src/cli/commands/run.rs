@@ -5,18 +5,22 @@ use crate::app::exit_condition::{ExitCondition, ranks_not_up};
 use crate::app::headless::LineFormat;
 use crate::app::stderr;
 use crate::cli::args::RunArgs;
+use crate::cli::args::values::copy_limit;
+use crate::cli::support::code_record::PendingCodeRecord;
 use crate::cli::support::console::{self, LinkOptions, open_links};
+use crate::cli::support::launch::{self, LaunchOptions};
 use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
 use crate::cli::support::provenance::Provenance;
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::relaunch::{self, RelaunchSpec};
 use crate::cli::support::run_id::{RUNS, claimed_run_id};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::work_place;
 use crate::cli::support::{
-    Failure, git, interrupt, preflight, rank_variables, resume_from, seed, sources, sweep,
+    Failure, contract, git, interrupt, measure, preflight, resume_from, sources, sweep,
 };
+use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
-use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::Goal;
 use rankdeck_link::NoAgentPolicy;
 use rankdeck_types::code::Code;
@@ -34,6 +38,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     let outlets = console::outlets().await?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
+    sets.extend(copy_limit(args.max_copy_gb));
     sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
     let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
     if !args.output.quiet
@@ -41,23 +46,27 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     {
         stderr::line(&line);
     }
-    let drafted = || -> Result<(PlanDraft, Option<PackedCode>), Failure> {
-        let mut draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
-            claimed_run_id(&experiment.run.name)
-        })?;
-        rank_variables::decide(&mut draft, &hosts_from, &experiment);
-        if seed::is_set(&sets) {
-            seed::demand(&draft.experiment, &experiment, &draft.hosts)?;
-        }
-        let draft = leave_out(draft, &args.exclude)?;
-        let packed = provision::pack_code(&draft, &experiment)?;
-        Ok((draft, packed))
+    let needs = args.needs();
+    let options = LaunchOptions {
+        sets: &sets,
+        exclude: &args.exclude,
+        needs: &needs,
+        is_trial: args.trial.is_some(),
+        drill: args.drill,
+        quiet: args.output.quiet,
     };
-    let (mut draft, packed) = drafted().inspect_err(|failure| {
+    let drafted = launch::drafted(&hosts_from, &experiment, &options, |experiment| {
+        claimed_run_id(&experiment.run.name)
+    });
+    let (mut draft, packed) = drafted.inspect_err(|failure| {
         if args.output.json {
             preflight::print_failed_plan("run_finished", failure);
         }
     })?;
+    let caution = contract::caution(&draft.experiment, &draft.contract(), &needs);
+    if let Some(line) = caution.filter(|_| !args.output.quiet) {
+        stderr::line(&line);
+    }
     let locator = Locator::new(&hosts_from, &experiment);
     draft.resume = match &args.from {
         Some(source) => Some(resume_from::find(source, &draft, &hosts_from, &args.host_keys).await?),
@@ -75,7 +84,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     let code = draft.experiment.launch.code.as_ref().and_then(Code::path).unwrap_or_default();
     let at = experiment.folder().join(code);
     let ClearedDraft { draft, warnings, origin } =
-        cleared(draft, packed, (&locator, &experiment), &args, chosen, &at).await?;
+        cleared(draft, packed, &locator, &args, chosen, &at).await?;
     let exit_condition = if args.detach { ExitCondition::detach() } else { console::watching(&args.output) };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -85,6 +94,8 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
         ));
     }
     let excluded = draft.excluded.clone();
+    let members: Vec<Host> = hosts.iter().filter(|host| !excluded.contains(&host.name)).cloned().collect();
+    let slow_links = measure::baseline::slow_links(&members);
     let goal = Goal::Launch(Box::new(draft));
     let options = LinkOptions {
         run: &run,
@@ -97,13 +108,15 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     let (recorder, log) = console::record(&goal, (Path::new(RUNS), &run), Some(&origin))?;
     let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
     let spares = hosts.iter().filter(|host| excluded.contains(&host.name)).cloned().collect();
-    relaunch::offer(relaunch_spec(&args));
+    relaunch::offer(relaunch_spec(&args), &run, &members);
     let mut setup = ConsoleSetup::new(goal, exit_condition, links);
     setup.recorder = Some(recorder);
     setup.until = args.until;
     setup.spares = spares;
     setup.listed = hosts;
     setup.warnings = warnings;
+    setup.slow_links = slow_links;
+    setup.work = args.trial.as_deref().map(|trial| work_place::of_trial(trial, &args.set));
     setup.accept_new_host_keys = args.host_keys.accept_new_host_keys;
     let end = console::console(setup, outlets, chosen, Some(log), output_mode::pace(&args.output)).await?;
     let code = console::finish(&end, &args.output, &run);
@@ -127,7 +140,7 @@ struct ClearedDraft {
 async fn cleared(
     mut draft: PlanDraft,
     packed: Option<PackedCode>,
-    (locator, source): (&Locator, &ExperimentSource),
+    locator: &Locator,
     args: &RunArgs,
     chosen: OutputMode,
     code_folder: &Path,
@@ -142,13 +155,14 @@ async fn cleared(
         code: packed.as_ref().map(|packed| &packed.code),
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
         places,
-        lost_seed: seed::unused(&draft.experiment, source, &draft.hosts),
     };
     // The state of the code now, not after the slowest host has answered.
     let asked = git::ask(code_folder);
+    let content = PendingCodeRecord::start(&draft.experiment.launch, &members.hosts, packed.as_ref());
     let report = interrupt::before_start(preflight::preflight(&subject, &args.host_keys)).await?;
     preflight::print_problems(&report, locator);
-    if let Err(failure) = preflight::ensure_passed(&report, locator) {
+    let repeat = format!("run `rankdeck check {}` to repeat the checks", locator.subject());
+    if let Err(failure) = preflight::ensure_passed(&report, locator, &repeat) {
         if chosen == OutputMode::Lines(LineFormat::Json) {
             preflight::print_failed_run(&report, locator, &draft.run, &failure);
         }
@@ -172,7 +186,7 @@ async fn cleared(
             host.into_iter().for_each(|host| host.peer_address.clone_from(address));
         }
     }
-    let origin = Provenance::new(&draft, &report, asked.answer(), relaunch_spec(args));
+    let origin = Provenance::new(&draft, &report, asked.answer(), content.finish(), relaunch_spec(args));
     Ok(ClearedDraft { draft, warnings: preflight::warnings(&report, locator), origin })
 }
 
@@ -181,19 +195,4 @@ fn relaunch_spec(args: &RunArgs) -> Option<RelaunchSpec> {
     let name = args.name.iter().map(|name| format!("run.name={}", toml::Value::String(name.clone())));
     let set: Vec<String> = args.set.iter().cloned().chain(name).collect();
     RelaunchSpec::new(args.subject.experiment.as_deref(), &set)
-}
-
-/// Marks the hosts of `--exclude`: they keep their node ranks and can be added later.
-fn leave_out(mut draft: PlanDraft, names: &[String]) -> Result<PlanDraft, Failure> {
-    for name in names {
-        if !draft.hosts.iter().any(|host| host.name == *name) {
-            return Err(Failure::usage(format!("unknown host `{name}` in `--exclude`"))
-                .hint("use a `name` of the hosts file"));
-        }
-        draft.excluded.insert(name.clone());
-    }
-    match draft.problems(&[]).into_iter().next() {
-        Some(problem) if !names.is_empty() => Err(problem.into()),
-        _ => Ok(draft),
-    }
 }

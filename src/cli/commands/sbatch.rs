@@ -7,9 +7,10 @@
 use crate::app::stderr;
 use crate::cli::args::SbatchArgs;
 use crate::cli::support::run_index::own_binary;
-use crate::cli::support::{Failure, child, code, print, seed, sources};
+use crate::cli::support::{Failure, child, code, contract, print, sources};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::LaunchConfig;
+use rankdeck_types::promise::Contract;
 use rankdeck_types::quote;
 use serde_json::json;
 use std::io::Write;
@@ -30,8 +31,11 @@ pub(crate) fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failu
     if let Some(line) = rankdeck_config::translation(&source, &args.set) {
         args.output.progress(&line);
     }
-    if seed::is_set(&args.set) {
-        seed::demand(&experiment, &source, &[])?;
+    let needs = args.needs();
+    contract::demand(&experiment, &source, &[], &needs)?;
+    let known = contract::facts(&experiment, &source, &[]);
+    if let Some(line) = contract::caution(&experiment, &Contract::of(&experiment, &known), &needs) {
+        args.output.progress(&line);
     }
     let binary = own_binary()?.display().to_string();
     let folder = std::env::current_dir().map_err(|error| {

@@ -150,7 +150,7 @@ fn kind(kind: &ValueKind, values: Values) -> Value {
         ValueKind::Environment | ValueKind::Names(_) => {
             json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
-        ValueKind::Arguments => json!({ "type": "object" }),
+        ValueKind::Arguments | ValueKind::Values => json!({ "type": "object" }),
         ValueKind::Gpus => json!({ "anyOf": [
             { "enum": ["all", "auto"] },
             { "type": "integer", "minimum": 0, "maximum": 1024 },

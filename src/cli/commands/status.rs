@@ -5,7 +5,7 @@ use crate::cli::commands::ps;
 use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_index::{FoundRun, RunStatus};
 use crate::cli::support::run_name::RunAction;
-use crate::cli::support::{Failure, code, print};
+use crate::cli::support::{Failure, code, code_record, print, run_id};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
@@ -44,6 +44,9 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
     let goal = summary.total_steps.filter(|goal| *goal > 0);
     match state {
         RunStatus::Running => {
+            words.extend(summary.restarting.then(|| "restarting".to_owned()));
+            let fails = !summary.restarting && summary.first_failure.is_some();
+            words.extend(fails.then(|| "! rank failed".to_owned()));
             let speed = summary.steps_per_s.filter(|speed| *speed > 0.0);
             let shown = summary.progress.as_ref().filter(|_| summary.env_step.is_none() || goal.is_none());
             if let (Some(done), Some(goal)) = (summary.env_step, goal) {
@@ -83,11 +86,10 @@ fn short(number: u64) -> String {
 }
 
 fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, String)> {
-    let state = match summary.outcome_text() {
-        Some(text) if found.state != RunStatus::Running => text,
-        _ => found.state.name().to_owned(),
-    };
-    let mut facts = vec![("run", found.run.to_owned()), ("state", state)];
+    let mut facts = vec![("run", found.run.to_owned()), ("state", found.state_text(summary))];
+    // Of a run that has ended, it is the reason.
+    let failure = summary.first_failure.clone().filter(|_| summary.outcome.is_none());
+    facts.extend(failure.map(|text| ("failed", text)));
     facts.extend(Some(summary.reason.clone()).filter(|text| !text.is_empty()).map(|text| ("reason", text)));
     facts.extend(summary.env_step.map(|steps| {
         let goal = summary.total_steps.map_or(String::new(), |goal| format!(" of {}", count(goal)));
@@ -102,6 +104,11 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
     facts.extend(summary.last_return.map(|mean| ("return", fixed(mean, 1))));
     facts.extend(summary.best.as_ref().map(|best| ("best eval", fixed(best.return_mean, 1))));
     facts.extend(summary.checkpoint.as_ref().map(|saved| ("checkpoint", saved.path.clone())));
+    facts.extend(summary.code.as_ref().map(|hash| {
+        let folder = run_id::own_folder(found.run).unwrap_or_default();
+        ("code", code_record::described(&folder, hash))
+    }));
+    facts.extend(summary.results.iter().map(|found| ("results", found.describe())));
     facts.push(("time", duration(summary.duration_s)));
     facts.push(("hosts", summary.hosts.join(" ")));
     facts
@@ -111,6 +118,18 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
 mod tests {
     use super::*;
     use rankdeck_proto::progress_bar::ShownProgress;
+
+    #[test]
+    fn dead_rank_of_a_running_run_is_a_fact() {
+        let entry = crate::cli::support::run_index::sample_entry();
+        let found = FoundRun { run: "r", state: RunStatus::Running, parts: vec![(0, &entry)] };
+        let failed = |outcome| {
+            let first_failure = Some("rank 1 on a exited with code 1".to_owned());
+            let summary = RunSummary { first_failure, outcome, ..RunSummary::default() };
+            facts(&found, &summary).into_iter().any(|(label, _)| label == "failed")
+        };
+        assert!(failed(None) && !failed(Some(RunOutcome::Failed)));
+    }
 
     #[test]
     fn status_line_shows_progress_and_outcome() {
@@ -125,6 +144,8 @@ mod tests {
         let over = RunSummary { outcome: Some(RunOutcome::Failed), exit_code: Some(1), ..going };
         assert_eq!(line("ppo-1", RunStatus::Finished, &over), "ppo-1 ! failed (1) 250.0k");
         assert_eq!(line("x", RunStatus::Running, &RunSummary::default()), "x");
+        let failed = RunSummary { first_failure: Some("rank 1".into()), ..RunSummary::default() };
+        assert!(line("x", RunStatus::Running, &failed).contains('!'));
         let shown = ShownProgress {
             done: 20,
             total: Some(1800),

@@ -1,8 +1,9 @@
 //! Finds experiment files and plans their launches on the known hosts.
 
+use crate::cli::args::promises::Needs;
 use crate::cli::preflight;
 use crate::cli::run_id::new_run_id;
-use crate::cli::support::seed;
+use crate::cli::support::contract;
 use rankdeck_config::{ExperimentSource, HostsSource, load_draft, load_experiment};
 use rankdeck_proto::regular;
 use rankdeck_tui::home::{ExperimentFile, Home, LaunchPreview};
@@ -102,9 +103,8 @@ pub(super) fn preview(
         Ok(draft) => draft,
         Err(error) => return preview(error.to_string().lines().map(str::to_owned).collect(), false),
     };
-    if seed::is_set(&sets)
-        && let Err(failure) = seed::demand(&draft.experiment, &source, &draft.hosts)
-    {
+    let needs = Needs::of_sets("run", &sets);
+    if let Err(failure) = contract::demand(&draft.experiment, &source, &draft.hosts, &needs) {
         return preview(failure.lines(), false);
     }
     if !chosen.is_empty() {

@@ -59,6 +59,7 @@ pub(crate) fn read_sets(command: &mut CliCommand) -> Result<(), Failure> {
     match command {
         CliCommand::Run(args) => args.set.extend(args.subject.sets()),
         CliCommand::Check(args) => args.set.extend(args.subject.sets()),
+        CliCommand::Drill(args) => args.set.extend(args.subject.sets()),
         CliCommand::Sbatch(args) => args.set.append(&mut args.env),
         _ => {}
     }

@@ -2,7 +2,7 @@
 //! of an existing run.
 
 use crate::app::driver::{self, Connector, ConsoleExit, ConsoleLinks, ConsoleSetup, ExitReason};
-use crate::app::exit_condition::ExitCondition;
+use crate::app::exit_condition::{ExitCondition, silent};
 use crate::app::headless::{LineFormat, PrintRate};
 use crate::app::line_writer::LineWriter;
 use crate::app::metrics::Endpoint;
@@ -16,9 +16,10 @@ use crate::cli::support::provenance::{self, Provenance};
 use crate::cli::support::run_index::{FoundRun, RunIndex, own_binary, trainer_binary};
 use crate::cli::support::{Failure, code, prompt, relaunch};
 use rankdeck_core::Goal;
+use rankdeck_core::model::{Model, RunState};
 use rankdeck_link::{LinkRequest, NoAgentPolicy};
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::trust;
+use rankdeck_proto::{folders, trust};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::ui::Notify;
@@ -144,7 +145,8 @@ pub(crate) fn record(
         Failure::failed(format!("failed to record into {}: {error}", records.join(&run.0).display()))
             .hint("run the command in a writable directory")
     };
-    trust::check_place(&records.join(&run.0)).map_err(Failure::place)?;
+    trust::check_run(records, &records.join(&run.0)).map_err(Failure::place)?;
+    folders::create_runs(records).map_err(|why| failure(std::io::Error::other(why.error)))?;
     let folder = record::make_folder(records, run).map_err(failure)?;
     let log = record::open_log(&folder).map_err(failure)?;
     let recorder = Recorder::new(&folder, goal, wall_time()).map_err(failure)?;
@@ -156,10 +158,17 @@ pub(crate) fn record(
 
 /// Prints the summary; returns the exit code.
 pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 {
+    // It was to be shown, and no host has reported it.
+    let unknown = is_unknown(&end.model);
     match (end.why, &end.finished) {
+        _ if unknown => {}
         (ExitReason::Detached, _) if output.quiet => {}
         (ExitReason::Detached, _) => {
-            stderr::line(&format!("detached: run {run} keeps running"));
+            let away: Vec<&str> = silent(&end.model, &[]).map(|host| host.name.as_str()).collect();
+            stderr::line(&match away.is_empty() {
+                true => format!("detached: run {run} keeps running"),
+                false => format!("detached: run {run} was not stopped; no response from {}", away.join(", ")),
+            });
             stderr::line(&format!(
                 "hint: reconnect with `rankdeck attach {run}`, stop with `rankdeck stop {run}`"
             ));
@@ -186,13 +195,23 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
     let read =
         end.finished.is_some() && end.read && !output.json && (io::stdout().is_terminal() || is_one_stream());
     if !read
-        && end.why == ExitReason::Done
+        && (end.why == ExitReason::Done || unknown)
         && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
         && !end.model.run.reason.is_empty()
     {
         stderr::line(&format!("error: run {run}: {}", end.model.run.reason));
     }
+    if unknown {
+        stderr::line(&format!(
+            "hint: run {run} was not stopped; list the hosts that answer with `rankdeck ps`"
+        ));
+    }
     end.code
+}
+
+/// The console has ended without a host that reported the run.
+fn is_unknown(model: &Model) -> bool {
+    model.run.state == RunState::Over && model.run.launch.is_none() && model.run.outcome.is_none()
 }
 
 /// Whether stdout and stderr lead to the same place.

@@ -9,6 +9,8 @@
 //! - FETCH-2: a file under its own name is complete: pieces are collected in a sibling file whose name
 //!   identifies the version of the original.
 //! - FETCH-3: a file or a host that fails is reported, and the others are copied.
+//! - FETCH-4: without a pattern, checkpoints are copied before metrics, and these before others, up to the size
+//!   limit. What is left out is named.
 
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
@@ -19,13 +21,16 @@ use crate::cli::support::run_name::RunAction;
 use crate::cli::support::{Failure, code};
 use base64::Engine;
 use rankdeck_config::HostsSource;
-use rankdeck_proto::files::{FileEntry, FilePiece, RunFiles};
+use rankdeck_proto::files::{
+    FETCHED, FileEntry, FilePiece, OTHER_FILES, RunFiles, WORK_FILES, WorkPlace, has_metrics,
+};
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::words::{bytes, clean, plural};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,8 +43,12 @@ const PIECE: u64 = 2 << 20;
 const PATH_BYTES: usize = 1024;
 /// Most omitted files that are named.
 const MOST_REASONS: usize = 64;
-/// Copies of the user's code, sockets and locks: everything of a run but its results.
-const NOT_RESULTS: [&str; 2] = ["code-*", "run"];
+/// Most files beyond the size limit that are named.
+const NAMED: usize = 8;
+/// Of a run's own directory: copies of code by earlier versions, sockets and locks, notes of the agent.
+const NOT_RESULTS: [&str; 5] = ["code-*", "run", "work-before.json", "elsewhere.json", "disk-mark"];
+/// The hook for Python ranks.
+const HOOK: &str = "node*/gen*/python";
 
 /// What [`copy`] did.
 pub(crate) struct FetchedRun {
@@ -56,23 +65,37 @@ pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<F
     let (run_index, found) = (&located.run_index, located.found()?);
     let into = match &args.into {
         Some(into) => into.clone(),
-        None => own_folder(found.run).map_err(Failure::place)?.join("hosts"),
+        None => own_folder(found.run).map_err(Failure::place)?.join(FETCHED),
     };
     let pattern = args.pattern.as_deref();
     let mut total = Total::default();
-    for host in hosts_of(run_index, &found, &mut total) {
-        let list = match listed(&host, found.run, &args.host_keys).await {
+    let hosts = hosts_of(run_index, &found, &mut total);
+    let (mut chosen, mut marks): (Vec<ChosenFile>, BTreeSet<(String, String)>) = Default::default();
+    for (at, host) in hosts.iter().enumerate() {
+        let list = match listed(host, found.run, &args.host_keys).await {
             Ok(list) => list,
             Err(failure) => {
                 total.lose(failure);
                 continue;
             }
         };
-        report_left_out(&host, found.run, &list, pattern.is_none(), &mut total);
-        let chosen: Vec<&FileEntry> =
-            list.files.iter().filter(|file| is_selected(&file.path, pattern)).collect();
-        let size: u64 = chosen.iter().map(|file| file.bytes).fold(total.bytes, u64::saturating_add);
-        let limit = u64::from(args.max_size_gb) << 30;
+        report_left_out(host, found.run, &list, pattern.is_none(), &mut total);
+        // What is on this machine need not be copied, unless it is asked for.
+        let is_here = pattern.is_none() && args.into.is_none() && host.transport == Transport::Local;
+        let work = list.work.unwrap_or_default();
+        let in_place = is_here && work.in_place;
+        for file in list.files.into_iter().filter(|file| is_selected(&file.path, pattern)) {
+            if is_here && is_below(&file.path, OTHER_FILES) || in_place && is_below(&file.path, WORK_FILES) {
+                let path = file.path.strip_prefix(OTHER_FILES).filter(|path| path.starts_with('/'));
+                total.present_here.insert(path.map_or_else(|| work.folder.clone(), str::to_owned));
+            } else if is_new(&mut marks, &work, &file) {
+                chosen.push(ChosenFile { host: at, file });
+            }
+        }
+    }
+    let limit = u64::from(args.max_size_gb) << 30;
+    if pattern.is_some() {
+        let size = chosen.iter().map(|chosen| chosen.file.bytes).fold(0, u64::saturating_add);
         if size > limit {
             return Err(Failure::usage(format!(
                 "{} of files of run {} match; the limit is {} GB",
@@ -80,22 +103,97 @@ pub(crate) async fn copy(hosts_from: &HostsSource, args: &FetchArgs) -> Result<F
                 found.run,
                 args.max_size_gb
             ))
-            .hint("select files, such as `rankdeck fetch RUN '*.safetensors'`, or raise --max-size-gb"));
+            .hint("select fewer files, or raise --max-size-gb"));
         }
-        let copy =
-            Copy { host: &host, run: found.run, into: into.join(&host.name), host_keys: &args.host_keys };
-        for file in chosen {
-            match copy.file(file, &mut total).await {
-                Ok(()) => {}
-                Err(failure) if failure.code == code::HOST => {
-                    total.lose(failure);
-                    break;
-                }
-                Err(failure) => return Err(failure),
+    } else {
+        let is_present = |chosen: &ChosenFile| {
+            is_same(&into.join(&hosts[chosen.host].name).join(&chosen.file.path), &chosen.file)
+        };
+        total.beyond = beyond(&mut chosen, limit, &is_present);
+        report_beyond(&hosts, &total.beyond, args.max_size_gb);
+    }
+    let mut lost = BTreeSet::new();
+    for ChosenFile { host: at, file } in &chosen {
+        if lost.contains(at) {
+            continue;
+        }
+        let host = &hosts[*at];
+        let copy = Copy { host, run: found.run, into: into.join(&host.name), host_keys: &args.host_keys };
+        match copy.file(file, &mut total).await {
+            Ok(()) => {}
+            Err(failure) if failure.code == code::HOST => {
+                total.lose(failure);
+                lost.insert(*at);
             }
+            Err(failure) => return Err(failure),
         }
     }
     Ok(FetchedRun { run: found.run.to_owned(), into, total })
+}
+
+/// A file that is to be copied.
+#[derive(Debug, Clone, PartialEq)]
+struct ChosenFile {
+    /// Index of its host.
+    host: usize,
+    file: FileEntry,
+}
+
+/// Whether no host before has listed this file of a shared directory.
+fn is_new(marks: &mut BTreeSet<(String, String)>, work: &WorkPlace, file: &FileEntry) -> bool {
+    work.mark.is_empty()
+        || !is_below(&file.path, WORK_FILES)
+        || marks.insert((work.mark.clone(), file.path.clone()))
+}
+
+fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Sorts files by what they are worth, and takes those out that do not fit; files that are here already take no
+/// space (FETCH-4).
+fn beyond(
+    chosen: &mut Vec<ChosenFile>,
+    limit: u64,
+    is_present: &dyn Fn(&ChosenFile) -> bool,
+) -> Vec<ChosenFile> {
+    let worth = |file: &FileEntry| if file.checkpoint { 0 } else { 2 - u8::from(has_metrics(&file.path)) };
+    chosen.sort_by_key(|chosen| worth(&chosen.file));
+    let mut left = limit;
+    let fits = |chosen: &ChosenFile| {
+        let size = if is_present(chosen) { 0 } else { chosen.file.bytes };
+        let rest = left.checked_sub(size);
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    let (inside, beyond) = std::mem::take(chosen).into_iter().partition(fits);
+    *chosen = inside;
+    beyond
+}
+
+/// Names the files beyond the limit.
+fn report_beyond(hosts: &[Host], beyond: &[ChosenFile], limit_gb: u32) {
+    if beyond.is_empty() {
+        return;
+    }
+    let size = beyond.iter().map(|chosen| chosen.file.bytes).fold(0, u64::saturating_add);
+    let what = format!("{} ({})", plural(beyond.len(), "file"), bytes(size));
+    stderr::line(&format!("warning: not copied because of the limit of {limit_gb} GB: {what}"));
+    for ChosenFile { host, file } in beyond.iter().take(NAMED) {
+        let line = format!("  {}: {} ({})", hosts[*host].name, file.path, bytes(file.bytes));
+        stderr::line(&clean(&line));
+    }
+    if beyond.len() > NAMED {
+        stderr::line(&format!("  and {} more", beyond.len() - NAMED));
+    }
+    stderr::line("hint: raise --max-size-gb, or name the files");
+}
+
+/// Whether a file of a run was fetched from one of its hosts and is still the same.
+pub(crate) fn is_fetched(run: &str, file: &FileEntry) -> bool {
+    let Ok(folder) = own_folder(run) else { return false };
+    let mut hosts = std::fs::read_dir(folder.join(FETCHED)).into_iter().flatten().flatten();
+    hosts.any(|host| is_same(&host.path().join(&file.path), file))
 }
 
 /// Returns the hosts with files of a run that answered; the others count as lost.
@@ -130,15 +228,22 @@ fn report_left_out(host: &Host, run: &str, list: &RunFiles, counts: bool, total:
     for reason in list.left_out.iter().take(MOST_REASONS) {
         stderr::line(&clean(&format!("warning: {}: not copied: {reason}", host.name)));
     }
+    for note in list.notes.iter().take(MOST_REASONS) {
+        stderr::line(&clean(&format!("note: {}: not copied: {note}", host.name)));
+    }
     if counts {
         total.refused += list.left_out.len();
     }
 }
 
 fn is_selected(path: &str, pattern: Option<&str>) -> bool {
+    let is_outside = is_below(path, WORK_FILES) || is_below(path, OTHER_FILES);
+    if !is_outside && pack::matches(path, &[HOOK.to_owned()]) {
+        return false;
+    }
     match pattern {
         Some(pattern) => pack::matches(path, &[pattern.to_owned()]),
-        None => !pack::matches(path, &NOT_RESULTS.map(str::to_owned)),
+        None => is_outside || !pack::matches(path, &NOT_RESULTS.map(str::to_owned)),
     }
 }
 
@@ -174,6 +279,10 @@ pub(crate) struct Total {
     bytes: u64,
     present: usize,
     pub(crate) refused: usize,
+    /// Files beyond the size limit.
+    beyond: Vec<ChosenFile>,
+    /// Where results are on this machine that were not copied.
+    present_here: BTreeSet<String>,
     /// The first host that failed.
     pub(crate) lost: Option<Failure>,
 }
@@ -182,6 +291,18 @@ impl Total {
     /// Whether no file matched.
     pub(crate) fn is_nothing(&self) -> bool {
         self.files + self.present + self.refused == 0 && self.lost.is_none()
+    }
+
+    /// Whether everything that was requested is on this machine now.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.refused == 0 && self.beyond.is_empty()
+    }
+
+    /// Where results are on this machine that were not copied.
+    pub(crate) fn places(&self) -> Option<String> {
+        let places: Vec<&str> = self.present_here.iter().take(NAMED).map(String::as_str).collect();
+        let more = if self.present_here.len() > NAMED { ", ..." } else { "" };
+        (!places.is_empty()).then(|| format!("results are on this machine: {}{more}", places.join(", ")))
     }
 
     /// Reports a host that failed.
@@ -214,6 +335,8 @@ impl Total {
             "bytes": self.bytes,
             "present": self.present,
             "refused": self.refused,
+            "beyond_limit": self.beyond.len(),
+            "in_place": self.present_here,
         })
     }
 
@@ -424,7 +547,7 @@ mod tests {
 
     #[test]
     fn fetch_2_pieces_of_another_version_are_separate() {
-        let file = |bytes, modified| FileEntry { path: "a/b".into(), bytes, modified };
+        let file = |bytes, modified| FileEntry { path: "a/b".into(), bytes, modified, checkpoint: false };
         let target = Path::new("x/b");
         let first = part(target, &file(5, 1.5));
         assert!(first.parent() == Some(Path::new("x")) && first == part(target, &file(5, 1.5)));
@@ -444,10 +567,59 @@ mod tests {
     }
 
     #[test]
+    fn fetch_4_checkpoints_come_first_and_the_rest_is_left_out() {
+        let file = |path: &str, bytes, checkpoint| ChosenFile {
+            host: 0,
+            file: FileEntry { path: path.into(), bytes, checkpoint, ..FileEntry::default() },
+        };
+        let all = vec![
+            file("node0/gen0/rank0.log", 10, false),
+            file("work/huge.pt", 100, true),
+            file("work/log.csv", 10, false),
+            file("work/best.pt", 50, true),
+        ];
+        let fetched = |limit, present: &str| {
+            let mut chosen = all.clone();
+            let beyond = beyond(&mut chosen, limit, &|chosen| chosen.file.path == present);
+            let names = |files: Vec<ChosenFile>| {
+                files.into_iter().map(|chosen| chosen.file.path).collect::<Vec<_>>().join(" ")
+            };
+            (names(chosen), names(beyond))
+        };
+        let (copied, left) = fetched(1000, "");
+        assert_eq!(copied, "work/huge.pt work/best.pt work/log.csv node0/gen0/rank0.log");
+        assert_eq!(left, "");
+        let (copied, left) = fetched(60, "");
+        assert_eq!(
+            (copied.as_str(), left.as_str()),
+            ("work/best.pt work/log.csv", "work/huge.pt node0/gen0/rank0.log")
+        );
+        // A second fetch copies the rest.
+        assert_eq!(fetched(70, "work/huge.pt").1, "");
+    }
+
+    #[test]
+    fn files_of_a_shared_directory_are_fetched_once() {
+        let mut marks = BTreeSet::new();
+        let mut is_new = |mark: &str, path: &str| {
+            let work = WorkPlace { mark: mark.into(), ..WorkPlace::default() };
+            super::is_new(&mut marks, &work, &FileEntry { path: path.into(), ..FileEntry::default() })
+        };
+        assert!(is_new("a", "work/x") && !is_new("a", "work/x") && is_new("b", "work/x"));
+        assert!(is_new("a", "node0/x") && is_new("a", "node0/x"), "of the run itself");
+        assert!(is_new("", "work/x") && is_new("", "work/x"), "nothing is known");
+    }
+
+    #[test]
     fn code_copies_are_fetched_only_by_name() {
         for path in ["checkpoints/best.ckpt", "node0/gen0/rank0.log", "tensorboard/events.out.tfevents.1"] {
             assert!(is_selected(path, None), "{path}");
         }
+        for path in ["work/code-a/run/best.pt", "files/scratch/run/a.pt"] {
+            assert!(is_selected(path, None), "{path}");
+        }
+        let hook = "node0/gen0/python/sitecustomize.py";
+        assert!(!is_selected(hook, None) && !is_selected(hook, Some("*.py")));
         assert!(!is_selected("node0/code-12ab/train.py", None));
         assert!(is_selected("node0/code-12ab/train.py", Some("*.py")) && !is_selected("x.log", Some("*.py")));
     }

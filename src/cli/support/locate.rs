@@ -5,6 +5,8 @@
 //!   does not answer there is asked as the hosts file describes it now.
 //! - LOCATE-2: a command that lists runs asks the hosts that it names. If it names none, it asks those of the hosts
 //!   file, and those of the latest launches from this directory.
+//! - LOCATE-3: a command that removes runs from all hosts asks no host of an earlier launch that the hosts file lacks,
+//!   unless it is this machine or is named.
 
 use crate::app::record;
 use crate::cli::args::HostKeyArgs;
@@ -31,6 +33,8 @@ pub(crate) enum ListedHosts {
     Named,
     /// Those of the hosts file and of launches from this directory.
     Known,
+    /// Those of the hosts file, and this machine.
+    Present,
 }
 
 /// How runs are looked up.
@@ -131,6 +135,7 @@ impl<'a> RunLocator<'a> {
         let launched = match listed {
             ListedHosts::Named => Vec::new(),
             ListedHosts::Known => Launch::latest(Path::new(RUNS)),
+            ListedHosts::Present => present(Launch::latest(Path::new(RUNS))),
         };
         let hosts = match hosts_of_runs(self.hosts_from) {
             Err(failure) if launched.is_empty() => return Err(failure),
@@ -139,6 +144,14 @@ impl<'a> RunLocator<'a> {
         };
         let others = others(&hosts, launched);
         query_with_others(hosts, others, self.host_keys).await
+    }
+
+    /// Returns the hosts of the latest launches that [`ListedHosts::Present`] leaves out.
+    pub(crate) fn absent_hosts(self) -> Vec<Host> {
+        let launched = Launch::latest(Path::new(RUNS));
+        let listed = hosts_of_runs(self.hosts_from).unwrap_or_default();
+        let here = present(launched.clone());
+        others(&here, others(&listed, launched))
     }
 
     /// Returns the run that a name selects in an index of [`RunLocator::index`].
@@ -179,6 +192,12 @@ fn others(known: &[Host], mut hosts: Vec<Host>) -> Vec<Host> {
     hosts
 }
 
+/// Those of `hosts` that are this machine (LOCATE-3).
+fn present(mut hosts: Vec<Host>) -> Vec<Host> {
+    hosts.retain(|host| host.transport == Transport::Local);
+    hosts
+}
+
 /// A launch from this directory.
 #[derive(Debug, Default, PartialEq)]
 struct Launch {
@@ -212,7 +231,7 @@ impl Launch {
     fn of(runs: &Path, run: &str) -> Launch {
         // A host may report any name.
         let folder = RunId::parse(run).ok().map(|run| runs.join(&run.0));
-        let folder = folder.filter(|folder| trust::distrust(folder).is_none());
+        let folder = folder.filter(|folder| trust::check_run(runs, folder).is_ok());
         let folder = folder.and_then(|folder| std::fs::read_dir(folder).ok());
         let folders = folder.into_iter().flatten().flatten().map(|entry| entry.path());
         let mut consoles: Vec<PathBuf> =
@@ -292,5 +311,11 @@ mod tests {
         assert_eq!(launched, [host("b"), host("a")]);
         assert_eq!(others(&[host("a")], launched), [host("b")]);
         assert_eq!(Launch::latest(&folder.path().join("none")), []);
+    }
+
+    #[test]
+    fn locate_3_only_this_machine_is_present_by_itself() {
+        let here = Host { transport: Transport::Local, ..host("here") };
+        assert_eq!(present(vec![host("a"), here.clone(), host("b")]), [here]);
     }
 }

@@ -9,10 +9,11 @@ use crate::cli::args::{FetchArgs, HostKeyArgs, PrintArgs, WorkerArgs};
 use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
-use crate::cli::support::{Failure, copy, provenance};
+use crate::cli::support::{Failure, contract, copy, provenance, recorded_runs};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Env;
 use rankdeck_types::ids::RunId;
+use rankdeck_types::promise::Promise;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +26,7 @@ pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Co
         .hint("install it, or export the policy with `rankdeck export` and run it in Python")
     })?;
     let mut command = Command::new(trainer);
-    let here = rankdeck_agent::libtorch(Path::new(".")).map_err(Failure::from)?;
+    let here = rankdeck_agent::libtorch().map_err(Failure::from)?;
     if let Some(libtorch) = here.and_then(|folder| std::path::absolute(folder).ok()) {
         let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
         let paths =
@@ -42,7 +43,7 @@ pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Co
     if let Some(python) = worker.python.as_ref().or(python) {
         command.arg("--python").arg(python);
     }
-    let own = own.as_ref().and_then(|env| Some(env.id.split_once(':')?.0));
+    let own = own.iter().flat_map(Env::modules);
     for module in worker.env_module.iter().map(String::as_str).chain(own) {
         command.arg(format!("--env-module={module}"));
     }
@@ -118,9 +119,18 @@ pub(crate) async fn here(
         },
     };
     newest(fetched(&run, &file)).map(PolicyFile::fetched).ok_or_else(|| {
-        Failure::usage(format!("run {run} has no {file}"))
-            .hint(format!("copy its checkpoints with `rankdeck fetch {run} 'checkpoints/'`"))
+        of_other_program(&run).unwrap_or_else(|| {
+            Failure::usage(format!("run {run} has no {file}"))
+                .hint(format!("copy its checkpoints with `rankdeck fetch {run} 'checkpoints/'`"))
+        })
     })
+}
+
+/// The error if the recording of a run shows a program whose checkpoints are not playable.
+fn of_other_program(run: &str) -> Option<Failure> {
+    let found = recorded_runs::at_path(&Path::new(RUNS).join(run).display().to_string())?;
+    let (model, _) = recorded_runs::open(&found).ok()?.last().ok()?;
+    contract::demand_of_run(&model, Promise::Playback).err()
 }
 
 /// Returns the local copies of a file of the only run that fits a name and has such a copy. An earlier run never

@@ -1,4 +1,4 @@
-//! Searches the source of a user's program for names: the command, and the files on this machine that it leads to.
+//! Reads the source of a user's program: the command, and the files on this machine that it leads to.
 //!
 //! The source may be elsewhere, or use a name in a way that is not found: no match is no proof.
 
@@ -8,6 +8,7 @@ use rankdeck_types::code::Code;
 use rankdeck_types::command::{CommandParts, CommandTarget};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::promise::{ProgramFacts, SourceState, names_in};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 const FILES: usize = 256;
 const BYTES: u64 = 1 << 20;
 /// Extensions of files that are followed when a text names them.
-const FOLLOWED: [&str; 8] = [".py", ".sh", ".bash", ".yaml", ".yml", ".toml", ".json", ".cfg"];
+pub(crate) const FOLLOWED: [&str; 8] = [".py", ".sh", ".bash", ".yaml", ".yml", ".toml", ".json", ".cfg"];
 /// The client module names variables in every program that it is next to.
 const CLIENT: &str = "rankdeck.py";
 
@@ -40,28 +41,34 @@ impl ProgramSource {
         }
     }
 
-    /// Whether the script or module of the command is on this machine; true for a program of any other kind.
-    pub(crate) fn has(&self, command: &[String]) -> bool {
-        let search = self.search();
-        match CommandParts::of(command).map(|parts| parts.target) {
-            Some(CommandTarget::Script(path)) => search.file(path, None).is_some(),
-            _ => true,
-        }
+    /// Returns what the command and the files that it leads to name.
+    pub(crate) fn facts(&self, command: &[String], is_typed: bool) -> ProgramFacts {
+        let mut names = BTreeSet::new();
+        self.search().visit(command, &mut |text| names.extend(names_in(text)));
+        ProgramFacts { source: self.state(command), names, is_typed }
     }
 
-    /// Whether the command, or a file that it leads to, has a text for which `names` is true.
-    pub(crate) fn names(&self, command: &[String], names: &dyn Fn(&str) -> bool) -> bool {
-        self.search().finds(command, names)
+    /// Whether the files of the command are on this machine.
+    fn state(&self, command: &[String]) -> SourceState {
+        let search = self.search();
+        let or_unreadable = |is_read: bool| if is_read { SourceState::Read } else { SourceState::Unreadable };
+        match CommandParts::of(command).map(|parts| parts.target) {
+            Some(CommandTarget::Text(_)) => SourceState::Read,
+            Some(CommandTarget::Script(path)) if search.file(path, None).is_some() => SourceState::Read,
+            Some(CommandTarget::Script(_)) => SourceState::Absent,
+            Some(CommandTarget::Module(name)) => or_unreadable(!search.module(name, None).is_empty()),
+            // A script with an interpreter line.
+            Some(CommandTarget::Program(path)) => {
+                let is_text = |path: PathBuf| text_of(&path).starts_with("#!");
+                or_unreadable(search.file(path, None).is_some_and(is_text))
+            }
+            None => SourceState::Unreadable,
+        }
     }
 
     fn search(&self) -> SourceSearch<'_> {
         SourceSearch { folders: &self.folders, read: BTreeSet::new() }
     }
-}
-
-/// Lines of a program that are not comments.
-pub(crate) fn code_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim_start).filter(|line| !line.starts_with('#'))
 }
 
 /// The word without variables of a shell, which nothing expands in an argument.
@@ -81,13 +88,15 @@ struct SourceSearch<'a> {
 }
 
 impl SourceSearch<'_> {
-    fn finds(mut self, command: &[String], names: &dyn Fn(&str) -> bool) -> bool {
+    /// Visits the words of the command, and the files that they lead to.
+    fn visit(mut self, command: &[String], read: &mut dyn FnMut(&str)) {
         let mut open: Vec<PathBuf> = Vec::new();
         for (at, word) in command.iter().enumerate() {
             let before = at.checked_sub(1).and_then(|at| command.get(at)).map_or("", String::as_str);
             let is_text = before.starts_with('-') && before.ends_with('c');
-            if is_text && names(word) || names(&without_variables(word)) {
-                return true;
+            match is_text {
+                true => read(word),
+                false => read(&without_variables(word)),
             }
             let value = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
             open.extend([word.as_str(), value].iter().filter_map(|name| self.file(name, None)));
@@ -104,15 +113,12 @@ impl SourceSearch<'_> {
                 continue;
             }
             let text = text_of(&path);
-            if names(&text) {
-                return true;
-            }
+            read(&text);
             open.extend(self.named_in(&text, path.parent()));
             if path.extension().is_some_and(|ending| ending == "py") {
                 open.extend(self.imported_by(&text, path.parent()));
             }
         }
-        false
     }
 
     /// Finds a file with this name, next to another one or in a directory of the program.
@@ -169,4 +175,79 @@ fn text_of(path: &Path) -> String {
     let mut bytes = Vec::new();
     let _ = regular::open(path).map(|file| file.take(BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_types::promise::ProgramName;
+
+    #[test]
+    fn names_are_found_in_every_file_of_the_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("plain.py", "import random, torch\n# RANKDECK_SEED is not used\nseed = 1\n");
+        write("reads.py", "import os\nseed = int(os.environ['RANKDECK_SEED'])\n");
+        write("calls.py", "import rankdeck\ntorch.manual_seed(rankdeck.seed())\n");
+        write("alias.py", "import rankdeck as rd\nprint(rd.seed())\n");
+        write("from.py", "from rankdeck import report, seed\n");
+        write("reports.py", "import rankdeck\nrankdeck.report(1)\n");
+        write("rankdeck.py", "RANKDECK_SEED\n");
+        write("imports.py", "if True:\n    from lib.args import parse\n");
+        write("lib/args.py", "from . import deep\n");
+        write("lib/deep.py", "SEED = 'RANKDECK_SEED'\n");
+        write("pkg/__init__.py", "");
+        write("pkg/__main__.py", "import pkg.own\n");
+        write("pkg/own.py", "RANKDECK_SEED\n");
+        write("ranks.py", "import os\nseed = os.environ['RANKDECK_RANK_SEED']\n");
+        write("run.sh", "#!/bin/bash\nexec python3 reads.py \"$@\"\n");
+        write("plain.sh", "python3 plain.py\n");
+        write("hydra.yaml", "seed: ${oc.env:RANKDECK_SEED}\n");
+        std::fs::write(folder.path().join("binary"), b"\x7fELF\0RANKDECK_SEED").unwrap();
+        let source = ProgramSource { folders: vec![folder.path().to_owned()] };
+        let facts = |command: &[&str]| {
+            let words: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+            source.facts(&words, false)
+        };
+        for command in [
+            &["python3", "reads.py"][..],
+            &["python3", "-u", "calls.py"],
+            &["python3", "ranks.py"],
+            &["python3", "alias.py"],
+            &["python3", "from.py"],
+            &["python3", "imports.py"],
+            &["python3", "-m", "pkg"],
+            &["bash", "run.sh"],
+            &["./run.sh"],
+            &["sh", "-c", "exec python3 plain.py --seed $RANKDECK_SEED"],
+            &["sh", "-c", "cd . && python3 reads.py"],
+            &["python3", "-c", "import os; os.environ['RANKDECK_SEED']"],
+            &["python3", "plain.py", "--config=hydra.yaml"],
+            &["python3", "plain.py", "seed=${oc.env:RANKDECK_SEED}"],
+        ] {
+            let found = facts(command);
+            assert!(found.names.contains(&ProgramName::Seed), "{command:?}");
+            assert_eq!(found.source, SourceState::Read, "{command:?}");
+        }
+        for (command, state) in [
+            (&["python3", "plain.py"][..], SourceState::Read),
+            (&["python3", "reports.py"], SourceState::Read),
+            (&["bash", "plain.sh"], SourceState::Read),
+            (&["python3", "plain.py", "--seed", "$RANKDECK_SEED"], SourceState::Read),
+            (&["python3", "plain.py", "${seed}", "{{seed}}"], SourceState::Read),
+            (&["python3", "absent.py"], SourceState::Absent),
+            (&["./simulate", "--seed", "1"], SourceState::Unreadable),
+            (&["python3", "-m", "nowhere"], SourceState::Unreadable),
+            (&[], SourceState::Unreadable),
+        ] {
+            let found = facts(command);
+            assert!(!found.names.contains(&ProgramName::Seed), "{command:?}");
+            assert_eq!(found.source, state, "{command:?}");
+        }
+        assert_eq!(facts(&["./binary"]).source, SourceState::Unreadable);
+    }
 }

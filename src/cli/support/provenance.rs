@@ -2,6 +2,7 @@
 //! recording.
 
 use crate::app::{record, stderr};
+use crate::cli::support::code_record::CodeRecord;
 use crate::cli::support::git::{self, Checkout, CodeState};
 use crate::cli::support::preflight::PreflightReport;
 use crate::cli::support::relaunch::RelaunchSpec;
@@ -47,6 +48,9 @@ pub(crate) struct Provenance {
     /// `None`: unknown.
     #[serde(skip)]
     changes: Option<String>,
+    /// What was in the directory of the code, for restarts.
+    #[serde(skip)]
+    content: Option<CodeRecord>,
 }
 
 /// Versions on one host: of the ranks' interpreter or the trainer's Python worker, and of the libraries
@@ -175,6 +179,7 @@ impl Provenance {
         draft: &PlanDraft,
         report: &PreflightReport,
         code: CodeState,
+        content: Option<CodeRecord>,
         launch: Option<RelaunchSpec>,
     ) -> Provenance {
         let versions = |(host, answer): (&String, &Result<crate::cli::support::preflight::HostAnswer, _>)| {
@@ -204,6 +209,7 @@ impl Provenance {
             code: draft.experiment.launch.code.as_ref().map(Code::to_string),
             hosts: report.hosts.iter().zip(&report.answers).filter_map(versions).collect(),
             changes: code.changes,
+            content,
             git: code.checkout,
         }
     }
@@ -211,6 +217,7 @@ impl Provenance {
     /// Writes the file into a console's directory.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         serde_json::to_writer_pretty(record::create(&folder.join(FILE))?, self)?;
+        self.content.as_ref().map_or(Ok(()), |content| content.write(folder))?;
         let Some(changes) = &self.changes else {
             stderr::line("warning: git cannot print the changes of the checkout; they are not stored");
             return Ok(());

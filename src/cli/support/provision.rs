@@ -3,10 +3,11 @@
 //! broken link costs a piece of a file.
 
 use crate::cli::args::HostKeyArgs;
+use crate::cli::support::git::{self, IgnoredPaths};
 use crate::cli::support::preflight::PushedCode;
 use crate::cli::support::prompt::ProgressPrompter;
 use crate::cli::support::run_index::own_binary;
-use crate::cli::support::{Failure, git};
+use crate::cli::support::{Failure, work_place};
 use rankdeck_config::locate::Locator;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
@@ -16,7 +17,7 @@ use rankdeck_proto::pack::{self, Pack};
 use rankdeck_proto::regular;
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::words::clean;
 use std::cell::RefCell;
@@ -27,10 +28,82 @@ use std::sync::Arc;
 /// Code that was packed on this machine.
 #[derive(Debug)]
 pub(crate) struct PackedCode {
+    /// Its directory.
+    pub(crate) folder: PathBuf,
     /// Its pack, in this machine's cache.
     pub(crate) pack: Pack,
     /// What a preflight needs from it.
     pub(crate) code: PushedCode,
+}
+
+/// Selects the files of a code directory that are uploaded.
+pub(crate) struct CodeSelection {
+    folder: PathBuf,
+    exclude: Vec<String>,
+    include: Vec<String>,
+    ignored: IgnoredPaths,
+}
+
+impl CodeSelection {
+    /// For `launch.exclude` and `launch.include`.
+    pub(crate) fn new(folder: &Path, exclude: &[String], include: &[String]) -> CodeSelection {
+        CodeSelection {
+            folder: folder.to_owned(),
+            exclude: pack::EXCLUDED
+                .iter()
+                .map(|name| (*name).to_owned())
+                .chain(exclude.iter().cloned())
+                .collect(),
+            include: include.to_vec(),
+            ignored: git::ignored(folder),
+        }
+    }
+
+    /// Whether a file is uploaded, or a directory entered.
+    pub(crate) fn keeps(&self, path: &str) -> bool {
+        // Included files may be in a directory that git ignores as a whole.
+        let kept = || {
+            !self.include.is_empty()
+                && (pack::matches(path, &self.include) || self.folder.join(path).is_dir())
+        };
+        !pack::matches(path, &self.exclude) && (!self.ignored.covers(path) || kept())
+    }
+}
+
+/// The directory of `launch.code`.
+pub(crate) fn code_folder(code: &str, experiment: &ExperimentSource) -> PathBuf {
+    match code.strip_prefix("~/").or((code == "~").then_some("")) {
+        Some(rest) => folders::home().join(rest),
+        None => experiment.folder().join(code),
+    }
+}
+
+/// Returns what a directory is that holds more than a project.
+fn too_wide(folder: &Path, home: &Path) -> Option<&'static str> {
+    let real = folder.canonicalize().ok()?;
+    match real.parent() {
+        None => Some("the root directory"),
+        Some(_) if home.canonicalize().is_ok_and(|home| home == real) => Some("your home directory"),
+        Some(_) => None,
+    }
+}
+
+/// Where runs of this machine work in copies, as paths in `folder`.
+fn work_folders(draft: &PlanDraft, folder: &Path) -> Vec<String> {
+    let local = draft.hosts.iter().filter(|host| host.transport == Transport::Local);
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let below = |host: &Host| {
+        let work = work_place::workdir(host).join("work");
+        Some(work.strip_prefix(&folder).ok()?.to_str()?.to_owned())
+    };
+    local.filter_map(below).collect()
+}
+
+/// A folder in which runs work, or what is noted next to it.
+fn is_of_runs(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_note = name.starts_with('.') && (name.ends_with(".pack.json") || name.ends_with(".lock"));
+    is_note || path.with_file_name(format!(".{name}.pack.json")).exists()
 }
 
 /// Packs `launch.code`, if set.
@@ -40,25 +113,31 @@ pub(crate) fn pack_code(
 ) -> Result<Option<PackedCode>, Failure> {
     let launch = &draft.experiment.launch;
     let Some(folder) = launch.code.as_ref().and_then(Code::path) else { return Ok(None) };
-    let folder = match folder.strip_prefix("~/").or((folder == "~").then_some("")) {
-        Some(rest) => folders::home().join(rest),
-        None => experiment.folder().join(folder),
-    };
+    let folder = code_folder(folder, experiment);
     if !folder.is_dir() {
         let place = Locator::new(&HostsSource::Here, experiment).place("launch.code");
         return Err(Failure::usage(format!("`launch.code`: {} is not a directory", folder.display())).hint(
             format!("{place}: the path is relative to the directory of that file; `code = \".\"` copies the directory itself"),
         ));
     }
+    if let Some(what) = too_wide(&folder, &folders::home()) {
+        let place = || Locator::new(&HostsSource::Here, experiment).place("launch.code");
+        let hint = match experiment {
+            ExperimentSource::Command { .. } => "run it from a project directory".to_owned(),
+            ExperimentSource::File(_) => format!("{}: set a project directory", place()),
+        };
+        let error = format!("`launch.code` is {what}: {}", folder.display());
+        return Err(Failure::usage(error).hint(hint));
+    }
     let never = pack::EXCLUDED.map(str::to_owned);
-    let mut exclude = never.to_vec();
-    exclude.extend(launch.exclude.iter().cloned());
-    let ignored = git::ignored(&folder);
-    // Included files may be in a directory that git ignores as a whole.
-    let kept = |path: &str| {
-        !launch.include.is_empty() && (pack::matches(path, &launch.include) || folder.join(path).is_dir())
+    let selection = CodeSelection::new(&folder, &launch.exclude, &launch.include);
+    let work = work_folders(draft, &folder);
+    let of_runs = |path: &str| {
+        let is_inside =
+            |work: &String| path.strip_prefix(work.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        work.iter().any(is_inside) && is_of_runs(&folder.join(path))
     };
-    let keep = |path: &str| !pack::matches(path, &exclude) && (!ignored.covers(path) || kept(path));
+    let keep = |path: &str| selection.keeps(path) && !of_runs(path);
     let never_uploaded = RefCell::new(Vec::new());
     let pack = pack::make(&folder, &|path| {
         if pack::matches(path, &never)
@@ -73,7 +152,8 @@ pub(crate) fn pack_code(
     let script = rankdeck_agent::examine::script_of(&launch.command);
     let program = launch.command.first().map(String::as_str).filter(|program| program.contains('/'));
     let has_script = [script, program].into_iter().flatten().all(|script| {
-        Path::new(script).is_absolute() || (folder.join(script).is_file() && !pack::matches(script, &exclude))
+        Path::new(script).is_absolute()
+            || (folder.join(script).is_file() && !pack::matches(script, &selection.exclude))
     });
     // A path arrives if every directory above it does.
     let arrives = |path: &str| {
@@ -86,7 +166,7 @@ pub(crate) fn pack_code(
     let left_out = left_out(&never_uploaded.into_inner(), &pack.dangling, &imports.left_out);
     let (hash, beside) = (pack.hash.clone(), imports.beside);
     let code = PushedCode { hash, has_script, imports: imports.elsewhere, beside, left_out };
-    Ok(Some(PackedCode { pack, code }))
+    Ok(Some(PackedCode { folder, pack, code }))
 }
 
 /// Returns whether a directory contains Python files. Environments and caches have none at their top.
@@ -209,9 +289,17 @@ pub(crate) async fn bring_code(
         return Ok(());
     }
     let hosts: Vec<Host> = hosts.iter().map(|host| (*host).clone()).collect();
-    let prompter: Arc<dyn Prompter> = ProgressPrompter::new(host_keys);
-    let code = upload(&packed.pack);
-    let answers = call_all(&hosts, &prompter, |_| AgentCommand {
+    bring_pack(&hosts, &packed.pack, ProgressPrompter::new(host_keys)).await
+}
+
+/// Uploads a pack to these hosts.
+pub(crate) async fn bring_pack(
+    hosts: &[Host],
+    pack: &Pack,
+    prompter: Arc<dyn Prompter>,
+) -> Result<(), Failure> {
+    let code = upload(pack);
+    let answers = call_all(hosts, &prompter, |_| AgentCommand {
         args: vec!["examine".into()],
         input: no_question(),
         uploads: vec![code.clone()],
@@ -234,6 +322,17 @@ pub(crate) fn lacking(hosts: &[Host], codes: impl Iterator<Item = Option<CodeFin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_and_home_are_no_project() {
+        let home = tempfile::tempdir().unwrap();
+        let project = home.path().join("project");
+        std::fs::create_dir(&project).unwrap();
+        let what = |folder: &Path| too_wide(folder, home.path());
+        assert_eq!(what(Path::new("/")), Some("the root directory"));
+        assert_eq!(what(&project.join("..")), Some("your home directory"));
+        assert_eq!(what(&project), None);
+    }
 
     #[test]
     fn modules_that_do_not_arrive_are_named() {

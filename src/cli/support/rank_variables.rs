@@ -1,74 +1,42 @@
 //! Decides, before a launch, which variables the ranks of a user's program get: torchrun's for a single rank
 //! (PLAIN-1), and the secret that ranks share. The plan then holds the decision, so that restarts keep it.
 
-use crate::cli::support::program_source::{ProgramSource, code_lines};
-use rankdeck_config::{ExperimentSource, HostsSource};
-use rankdeck_proto::secret::GroupSecret;
+use rankdeck_config::HostsSource;
 use rankdeck_types::plan::PlanDraft;
-
-/// Names by which a program shows that it is one of several ranks.
-const GROUP_NAMES: [&str; 9] = [
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "init_process_group",
-    "TORCHELASTIC_RUN_ID",
-];
+use rankdeck_types::promise::{ProgramFacts, ProgramName, SourceState};
 
 /// Decides what the draft leaves open; returns why a single rank has torchrun's variables, or lacks them. `None` for
 /// the built-in trainer.
 pub(crate) fn decide(
     draft: &mut PlanDraft,
     hosts: &HostsSource,
-    source: &ExperimentSource,
+    facts: &ProgramFacts,
 ) -> Option<&'static str> {
-    let program = ProgramSource::of(&draft.experiment, source, &draft.hosts);
     let launch = &mut draft.experiment.launch;
     if launch.command.is_empty() {
         return None;
     }
     if launch.group_secret.is_none() {
-        let names = |text: &str| code_lines(text).any(|line| line.contains(GroupSecret::VARIABLE));
-        launch.group_secret = Some(program.names(&launch.command, &names));
+        launch.group_secret = Some(facts.names.contains(&ProgramName::Secret));
     }
     let (is_set, why) = match launch.rank_variables {
         Some(is_set) => (is_set, "`launch.rank_variables`"),
         None if launch.slurm_env => (true, "`launch.slurm_env`"),
         None if hosts.is_file() => (true, "there is a hosts file"),
         None if hosts.has_nproc() => (true, "`--nproc` is given"),
-        None if program.names(&launch.command, &names_group) => (true, "the program names them"),
-        None if !program.has(&launch.command) => (true, "the script is not on this machine"),
+        None if facts.names.contains(&ProgramName::Group) => (true, "the program names them"),
+        None if facts.source == SourceState::Absent => (true, "the script is not on this machine"),
         None => (false, "the program does not name them"),
     };
     launch.rank_variables = Some(is_set);
     Some(why)
 }
 
-/// Whether a source names a variable of torchrun's, or joins a process group.
-fn names_group(text: &str) -> bool {
-    code_lines(text).any(|line| {
-        let own = ["\"RANK\"", "'RANK'", "$RANK", "${RANK"].iter().any(|name| is_name_in(line, name));
-        own || GROUP_NAMES.iter().any(|name| is_name_in(line, name))
-    })
-}
-
-/// Whether the name stands by itself in a line.
-fn is_name_in(line: &str, name: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    line.match_indices(name).any(|(at, _)| {
-        let (before, after) = (&line[..at], &line[at + name.len()..]);
-        !(before.ends_with(is_part) || name.ends_with(is_part) && after.starts_with(is_part))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_config::load_draft;
+    use crate::cli::support::contract;
+    use rankdeck_config::{ExperimentSource, load_draft};
     use rankdeck_types::ids::RunId;
     use std::path::Path;
 
@@ -81,7 +49,8 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let source = ExperimentSource::File(path);
         let mut draft = load_draft(hosts, &source, &[], |_| RunId("a-1".into())).unwrap();
-        decide(&mut draft, hosts, &source).unwrap();
+        let facts = contract::facts(&draft.experiment, &source, &draft.hosts);
+        decide(&mut draft, hosts, &facts).unwrap();
         (draft.experiment.launch.rank_variables, draft.experiment.launch.group_secret)
     }
 
@@ -119,7 +88,8 @@ mod tests {
             let words = words.iter().map(|word| (*word).to_owned()).collect();
             let source = ExperimentSource::Command { words, ships: false };
             let mut draft = load_draft(&HostsSource::Here, &source, &[], |_| RunId("a-1".into())).unwrap();
-            decide(&mut draft, &HostsSource::Here, &source);
+            let facts = contract::facts(&draft.experiment, &source, &draft.hosts);
+            decide(&mut draft, &HostsSource::Here, &facts);
             draft.experiment.launch.rank_variables
         };
         assert!(!Path::new("nowhere.py").exists());

@@ -2,16 +2,20 @@
 //! consoles.
 
 use crate::app::overrides;
-use crate::cli::support::seed;
+use crate::cli::args::promises::Needs;
+use crate::cli::support::prompt::NoPrompts;
+use crate::cli::support::{Failure, code_record, contract};
 use rankdeck_config::ExperimentSource;
 use rankdeck_proto::regular;
-use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, FileQuestion};
+use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, FileQuestion, OtherHosts};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
 use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::promise::Promise;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a run was launched from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,15 +29,34 @@ pub(crate) struct RelaunchSpec {
     pub(crate) read: Option<String>,
 }
 
-/// Reads the files that the current run was launched from. Blocks: not for the loop of a run.
+/// Reads the files that the current run was launched from, and uploads its code. Blocks: not for the loop of a
+/// run.
 pub(crate) fn read_files(question: FileQuestion) -> FileAnswer {
-    let spec = offered().0.clone();
-    let mistakes = question.changed.and_then(|changed| check_seed(spec.as_ref(), &changed, &[]).err());
-    FileAnswer {
-        line: question.line,
-        edited: spec.and_then(|spec| spec.edited()),
-        mistakes: mistakes.unwrap_or_default(),
-    }
+    let OfferedRun { spec, run, hosts, .. } = offered().clone();
+    // Overrides need no other promise.
+    let needs = Needs { demanded: [Promise::Seed].into(), ..Needs::default() };
+    let mistakes = question.changed.and_then(|changed| check(spec.as_ref(), &changed, &[], &needs).err());
+    let mut mistakes = mistakes.unwrap_or_default();
+    let code = question.code.map(|code| code_record::standing(run.as_ref(), &code));
+    let uploaded = question.upload.map(|OtherHosts { exclude, add }| {
+        let stay = hosts.into_iter().filter(|host| !exclude.contains(&host.name));
+        let all: Vec<Host> = stay.chain(add).collect();
+        match run.ok_or_else(|| Failure::usage("the run is unknown")).and_then(|run| upload(&run, &all)) {
+            Ok(hash) => Some(hash),
+            Err(failure) => {
+                mistakes.push(failure.cause.with_hint());
+                None
+            }
+        }
+    });
+    FileAnswer { line: question.line, edited: spec.and_then(|spec| spec.edited()), mistakes, code, uploaded }
+}
+
+/// Uploads the code of a run as it is now. The screen has the terminal: nothing is asked.
+fn upload(run: &RunId, hosts: &[Host]) -> Result<String, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::failed(format!("cannot upload the code: {error}")))?;
+    runtime.block_on(code_record::upload(run, hosts, Arc::new(NoPrompts)))
 }
 
 /// Applies overrides to the experiment of the current run, and reads no file for that.
@@ -42,13 +65,14 @@ pub(crate) fn read_files(question: FileQuestion) -> FileAnswer {
 /// All mistakes in the overrides and in the resulting experiment.
 pub(crate) fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
     let changed = overrides::change(experiment, sets)?;
-    Ok(ChangedExperiment { unchecked: seed::is_set(sets), ..changed })
+    let needs = Needs::of_sets("restart", sets);
+    Ok(ChangedExperiment { unchecked: !needs.demanded.is_empty(), ..changed })
 }
 
 /// Applies overrides to the experiment of a run that was launched from `spec` on these hosts.
 ///
 /// # Errors
-/// All mistakes, a seed that the program does not use among them.
+/// All mistakes, a promise that the program does not keep among them.
 pub(crate) fn change_of(
     spec: Option<&RelaunchSpec>,
     experiment: &Experiment,
@@ -56,56 +80,66 @@ pub(crate) fn change_of(
     hosts: &[Host],
 ) -> Result<ChangedExperiment, Vec<String>> {
     let changed = overrides::change(experiment, sets)?;
-    if seed::is_set(sets) {
-        check_seed(spec, &changed.experiment, hosts)?;
-    }
+    check(spec, &changed.experiment, hosts, &Needs::of_sets("restart", sets))?;
     Ok(changed)
 }
 
-/// Rejects a seed that the program does not use.
-fn check_seed(
+/// Rejects what the program does not keep.
+fn check(
     spec: Option<&RelaunchSpec>,
     experiment: &Experiment,
     hosts: &[Host],
+    needs: &Needs,
 ) -> Result<(), Vec<String>> {
     let file = spec.map_or_else(|| PathBuf::from("experiment.toml"), |spec| spec.experiment.clone());
-    let checked = seed::demand(experiment, &ExperimentSource::File(file), hosts);
+    let checked = contract::demand(experiment, &ExperimentSource::File(file), hosts, needs);
     checked.map_err(|failure| vec![format!("{}; hint: {}", failure.cause.error, failure.cause.hint)])
 }
 
-/// What the current run was launched from, and whether the user requested another one.
-static OFFERED: Mutex<(Option<RelaunchSpec>, bool)> = Mutex::new((None, false));
+/// The run of the screen: what a restart reads and uploads, and another launch starts from.
+#[derive(Clone)]
+struct OfferedRun {
+    /// What it was launched from.
+    spec: Option<RelaunchSpec>,
+    /// The user requested another launch.
+    requested: bool,
+    run: Option<RunId>,
+    hosts: Vec<Host>,
+}
 
-fn offered() -> MutexGuard<'static, (Option<RelaunchSpec>, bool)> {
+static OFFERED: Mutex<OfferedRun> =
+    Mutex::new(OfferedRun { spec: None, requested: false, run: None, hosts: Vec::new() });
+
+fn offered() -> MutexGuard<'static, OfferedRun> {
     OFFERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Offers a relaunch to the next screen.
-pub(crate) fn offer(again: Option<RelaunchSpec>) {
-    *offered() = (again, false);
+/// Offers a run to the next screen, for restarts and a relaunch.
+pub(crate) fn offer(spec: Option<RelaunchSpec>, run: &RunId, hosts: &[Host]) {
+    *offered() = OfferedRun { spec, requested: false, run: Some(run.clone()), hosts: hosts.to_vec() };
 }
 
 /// Whether a relaunch is offered.
 pub(crate) fn is_offered() -> bool {
-    offered().0.is_some()
+    offered().spec.is_some()
 }
 
 /// Stores whether the user requested a relaunch when the screen closed.
 pub(crate) fn set_requested(requested: bool) {
-    offered().1 = requested;
+    offered().requested = requested;
 }
 
 /// Whether a relaunch was requested.
 pub(crate) fn is_requested() -> bool {
     let offered = offered();
-    offered.1 && offered.0.is_some()
+    offered.requested && offered.spec.is_some()
 }
 
 /// Takes the requested relaunch, once.
 pub(crate) fn take() -> Option<RelaunchSpec> {
     let mut offered = offered();
-    let requested = std::mem::take(&mut offered.1);
-    offered.0.take().filter(|_| requested)
+    let requested = std::mem::take(&mut offered.requested);
+    offered.spec.take().filter(|_| requested)
 }
 
 fn key(set: &str) -> &str {
@@ -201,19 +235,21 @@ mod tests {
         let file = folder.path().join("e.toml");
         let text = "[run]\nname = \"a\"\n[launch]\ncommand = [\"python3\", \"plain.py\"]\n";
         std::fs::write(&file, text).unwrap();
-        offer(RelaunchSpec::new(Some(&file), &[]));
+        let run = RunId("a-1".into());
+        offer(RelaunchSpec::new(Some(&file), &[]), &run, &[]);
         std::fs::write(&file, text.replace("\"a\"", "\"b\"")).unwrap();
         let experiment: Experiment = toml::from_str(text).unwrap();
         let seed = change(&experiment, &["run.seed=7".to_owned()]).unwrap();
         let grace = change(&experiment, &["launch.stop_grace_s=7".to_owned()]).unwrap();
         assert_eq!((seed.unchecked, grace.unchecked), (true, false));
         let line = "run.seed=7".to_owned();
-        let answer = read_files(FileQuestion { line: line.clone(), changed: Some(seed.experiment) });
+        let changed = Some(seed.experiment);
+        let answer = read_files(FileQuestion { line: line.clone(), changed, ..FileQuestion::default() });
         assert_eq!((answer.line, answer.mistakes.len()), (line, 1));
         let key = |file: EditedFile| file.differences.into_iter().map(|(key, ..)| key).collect::<Vec<_>>();
         assert_eq!(answer.edited.map(key), Some(vec!["run.name".to_owned()]));
-        offer(None);
-        let answer = read_files(FileQuestion { line: String::new(), changed: None });
+        offer(None, &run, &[]);
+        let answer = read_files(FileQuestion::default());
         assert_eq!(answer, FileAnswer::default());
     }
 

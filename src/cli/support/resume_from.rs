@@ -1,19 +1,19 @@
 //! `rankdeck run --from` and `--continue`: finds the checkpoint of an earlier run that a new run starts from.
 //!
-//! Rank 0 reads it, so it must be on rank 0's host: of that host's own runs, or on a shared disk.
+//! The built-in trainer's rank 0 reads it, so it must be on rank 0's host: of that host's own runs, or on a shared
+//! disk. A script's may be on any host of the new run, which has it copied to the others.
 
 use crate::app::stderr;
 use crate::cli::args::HostKeyArgs;
 use crate::cli::args::values::{CheckpointSource, LATEST};
 use crate::cli::support::Failure;
 use crate::cli::support::locate::RunLocator;
-use crate::cli::support::run_index::{RunIndex, decode, exec_on_all, list};
+use crate::cli::support::run_index::{RunIndex, decode, exec_on_all};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::files::{CheckpointHeader, RunCheckpoints};
-use rankdeck_proto::run_entry::RunList;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
@@ -28,7 +28,7 @@ pub(crate) async fn find(
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
     let (run, checkpoint) = match source {
-        CheckpointSource::Path(path) => return resolve_path(first_host(draft)?, path, host_keys).await,
+        CheckpointSource::Path(path) => return resolve_path(&readers(draft)?, path, host_keys).await,
         CheckpointSource::Run { run, checkpoint } => (run, checkpoint),
     };
     let earlier = EarlierRuns::ask(run, draft, hosts_from, host_keys).await?;
@@ -50,13 +50,13 @@ pub(crate) async fn find_newest(
         |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(run_name::is_time);
     let newest = earlier.newest(is_own);
     if let Some(run) = &newest.unsaved {
-        stderr::line(&format!("note: run {run} made progress, but reported no checkpoint"));
+        stderr::line(&format!("note: run {run} made progress, but none of its checkpoints is known"));
     }
     match (newest.saved, newest.unsaved) {
         (Some(saved), _) => earlier.path(saved, host_keys).await.map(Some),
         (None, Some(run)) if requeued => {
             Err(Failure::failed(format!("the requeued job cannot resume: run {run} has no checkpoint"))
-                .hint("report checkpoints with `rankdeck.checkpoint(path)`, or resubmit without `--requeue`"))
+                .hint("report checkpoints with `rankdeck.checkpoint(path)`, name them in `launch.checkpoints`, or resubmit without `--requeue`"))
         }
         (None, _) => {
             stderr::line("starting from scratch: no earlier run with this name has a checkpoint");
@@ -71,23 +71,47 @@ pub(crate) fn is_requeued(variable: impl Fn(&str) -> Option<String>) -> bool {
     variable("SLURM_JOB_ID").is_some() && count.is_some_and(|count| count > 0)
 }
 
-/// Returns an absolute path on rank 0's host, or fails: a run without the file would fail right after its
-/// start.
+/// Returns the absolute path on the first of these hosts that has it, or fails: a run without the file would fail
+/// right after its start.
 pub(crate) async fn resolve_path(
-    first: &Host,
+    hosts: &[Host],
     path: &str,
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
     let args =
         |host: &Host| ["checkpoint", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
-    let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
-    let answer = answers.pop().unwrap_or_else(|| Ok("[]".to_owned()));
-    let mut found: Vec<String> = answer.and_then(|text| decode(first, &text))?;
-    found.pop().ok_or_else(|| {
-        Failure::usage(format!("{path} not found on host {}, where rank 0 runs", first.name)).hint(
-            "relative paths start at the host's `workdir`; use `RUN:latest`, `RUN:best` or `RUN:N` for checkpoints of a run",
-        )
-    })
+    let answers = exec_on_all(hosts, host_keys, args).await?;
+    let answers = hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text)));
+    if let Some(found) = first_found(answers)? {
+        return Ok(found);
+    }
+    let names = hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ");
+    Err(Failure::usage(format!("{path} not found on {names}")).hint(
+        "relative paths start at the host's `workdir`; use `RUN:latest`, `RUN:best` or `RUN:N` for checkpoints of a run",
+    ))
+}
+
+/// The first path that a host has found; a host that does not answer matters only where none has.
+fn first_found(
+    answers: impl Iterator<Item = Result<Vec<String>, HintedError>>,
+) -> Result<Option<String>, HintedError> {
+    let mut wrong = None;
+    for answer in answers {
+        match answer.map(|found| found.into_iter().next()) {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
+            Err(error) => wrong = wrong.or(Some(error)),
+        }
+    }
+    wrong.map_or(Ok(None), Err)
+}
+
+/// Hosts that may have the file of `--from`: rank 0's reads it for the trainer; the hosts of a script get copies.
+fn readers(draft: &PlanDraft) -> Result<Vec<Host>, Failure> {
+    let first = first_host(draft)?;
+    let members = draft.hosts.iter().filter(|host| !draft.excluded.contains(&host.name));
+    let is_script = !draft.experiment.launch.command.is_empty();
+    Ok(members.filter(|host| is_script || host.name == first.name).cloned().collect())
 }
 
 /// Checks by its header that the built-in trainer can start from a checkpoint, before a run starts and fails.
@@ -144,7 +168,7 @@ pub(crate) async fn checkpoint_of_run(
     host_keys: &HostKeyArgs,
 ) -> Result<String, Failure> {
     let files = checkpoints(first, run, host_keys).await?;
-    let earlier = EarlierRuns { first: first.clone(), files, run_index: RunIndex::default() };
+    let earlier = EarlierRuns { readers: vec![first.clone()], files, run_index: RunIndex::default() };
     match earlier.place(run, checkpoint) {
         Some(FoundCheckpoint { place: CheckpointPlace::File(path), .. }) => Ok(path),
         _ => Err(lacks(earlier.files_of(run), run, checkpoint)),
@@ -166,9 +190,9 @@ fn lacks(found: Option<&RunCheckpoints>, run: &str, checkpoint: &str) -> Failure
 
 /// Earlier runs: checkpoint files on the new rank 0's host, and what all hosts have recorded.
 struct EarlierRuns {
-    /// The new rank 0's host.
-    first: Host,
-    /// Its checkpoint files, newest run first.
+    /// Hosts of the new run from which it can take a checkpoint, rank 0's first.
+    readers: Vec<Host>,
+    /// Checkpoint files on rank 0's host, newest run first.
     files: Vec<RunCheckpoints>,
     run_index: RunIndex,
 }
@@ -184,8 +208,8 @@ struct FoundCheckpoint {
 enum CheckpointPlace {
     /// A file of the built-in trainer on the new rank 0's host.
     File(String),
-    /// A path that a program reported on a host.
-    Reported { host: String, path: String },
+    /// A path that a program reported, or that was found, on a host.
+    Known { host: String, path: String },
 }
 
 /// The newest run that has a checkpoint.
@@ -210,7 +234,7 @@ impl EarlierRuns {
         let files = checkpoints(&first, run_name::prefix(name), host_keys).await?;
         let locator = RunLocator::new(hosts_from, host_keys).without(&excluded);
         let run_index = locator.index(Some(name)).await?;
-        Ok(EarlierRuns { first, files, run_index })
+        Ok(EarlierRuns { readers: readers(draft)?, files, run_index })
     }
 
     /// Names of all runs, the newest first.
@@ -226,7 +250,7 @@ impl EarlierRuns {
         self.files.iter().find(|found| found.run == run)
     }
 
-    /// Finds a checkpoint of a run: a file with that name, else the latest one that its program reported.
+    /// Finds a checkpoint of a run: a file with that name, else the latest one that is known of its program.
     fn place(&self, run: &str, checkpoint: &str) -> Option<FoundCheckpoint> {
         let saved = |place| Some(FoundCheckpoint { run: run.to_owned(), place });
         let file = format!("{checkpoint}.ckpt");
@@ -240,7 +264,7 @@ impl EarlierRuns {
         let reported = found.summary(wall_time()).checkpoint?;
         let owner =
             found.parts.iter().find(|(_, part)| part.digest.checkpoint.as_ref() == Some(&reported))?;
-        saved(CheckpointPlace::Reported { host: owner.1.host.clone(), path: reported.path })
+        saved(CheckpointPlace::Known { host: owner.1.host.clone(), path: reported.path })
     }
 
     /// Returns the checkpoint of the run that a name selects ([`run_name::resolve`]).
@@ -285,28 +309,21 @@ impl EarlierRuns {
         newest
     }
 
-    /// Returns the path on the new rank 0's host.
+    /// Returns the path on a host of the new run: the host that saved it, or one that shares its disk.
     async fn path(&self, saved: FoundCheckpoint, host_keys: &HostKeyArgs) -> Result<String, Failure> {
         let (host, path) = match saved.place {
             CheckpointPlace::File(path) => return Ok(path),
-            CheckpointPlace::Reported { host, path } => (host, path),
+            CheckpointPlace::Known { host, path } => (host, path),
         };
-        let first = &self.first;
-        if host == first.name || self.shares_runs(&saved.run, &host, host_keys).await? {
-            return resolve_path(first, &path, host_keys).await;
+        let own: Vec<Host> = self.readers.iter().filter(|reader| reader.name == host).cloned().collect();
+        if !own.is_empty() {
+            return resolve_path(&own, &path, host_keys).await;
         }
-        Err(Failure::usage(format!(
-            "the checkpoints of run {} are on host {host}, but rank 0 of this run will be on {}",
-            saved.run, first.name
-        ))
-        .hint(format!("copy {path} to {} and pass it with `--from PATH`", first.name)))
-    }
-
-    /// Whether rank 0's host sees that host's files of the run: they share a disk.
-    async fn shares_runs(&self, run: &str, host: &str, host_keys: &HostKeyArgs) -> Result<bool, Failure> {
-        let mut lists = list(std::slice::from_ref(&self.first), host_keys).await?;
-        let entries = lists.pop().unwrap_or_else(|| Ok(RunList::default()))?;
-        Ok(entries.runs.iter().any(|entry| entry.run.0 == run && entry.host == host))
+        resolve_path(&self.readers, &path, host_keys).await.map_err(|_| {
+            let names = self.readers.iter().map(|reader| reader.name.as_str()).collect::<Vec<_>>().join(", ");
+            Failure::usage(format!("the checkpoints of run {} are on host {host}, not on {names}", saved.run))
+                .hint(format!("copy {path} to one of these hosts and pass it with `--from PATH`"))
+        })
     }
 }
 
@@ -366,6 +383,7 @@ mod tests {
             env_step: train_iter,
             train_iter,
             reason: "latest".into(),
+            ..SavedCheckpoint::default()
         });
         let totals = Some(Counters { train_iter, ..Counters::default() });
         let digest = NodeDigest { checkpoint, totals, ..NodeDigest::default() };
@@ -381,13 +399,13 @@ mod tests {
             files: vec![FileEntry { path: file.to_string(), ..FileEntry::default() }],
         });
         let run_index = RunIndex { hosts: vec![host("a"), host("b")], entries, ..RunIndex::default() };
-        EarlierRuns { first: host("a"), files: files.collect(), run_index }
+        EarlierRuns { readers: vec![host("a")], files: files.collect(), run_index }
     }
 
     fn reported(run: &str, host: &str, path: &str) -> FoundCheckpoint {
         FoundCheckpoint {
             run: run.into(),
-            place: CheckpointPlace::Reported { host: host.into(), path: path.into() },
+            place: CheckpointPlace::Known { host: host.into(), path: path.into() },
         }
     }
 
@@ -424,6 +442,19 @@ mod tests {
         assert_eq!(all.newest(|_| true), Newest { saved, unsaved: unsaved.clone() });
         assert_eq!(all.newest(|run| run != "ck-1"), Newest { saved: None, unsaved });
         assert_eq!(all.newest(|run| run == "ck-3"), Newest::default());
+    }
+
+    #[test]
+    fn file_on_a_host_that_answers_is_found() {
+        let silent = HintedError::new("a: no route to host", "");
+        let has = |paths: &[&str]| -> Result<Vec<String>, HintedError> {
+            Ok(paths.iter().map(|path| path.to_string()).collect())
+        };
+        let found = |answers: Vec<Result<Vec<String>, HintedError>>| first_found(answers.into_iter());
+        let answers = vec![Err(silent.clone()), has(&[]), has(&["/w/ck.pt"])];
+        assert_eq!(found(answers), Ok(Some("/w/ck.pt".to_owned())));
+        assert_eq!(found(vec![has(&[]), has(&[])]), Ok(None));
+        assert_eq!(found(vec![has(&[]), Err(silent.clone())]), Err(silent));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) fn check_readable() -> Result<(), Failure> {
 /// Other users could change or replace it.
 pub(crate) fn own_folder(name: &str) -> Result<PathBuf, HintedError> {
     let folder = Path::new(RUNS).join(name);
-    trust::check_place(&folder).map(|()| folder)
+    trust::check_run(Path::new(RUNS), &folder).map(|()| folder)
 }
 
 /// `NAME-YYYYMMDD-HHMMSS` in local time; `-2`, `-3`, ... follow if the name exists in this directory, so that

@@ -8,6 +8,7 @@ use crate::cli::support::{Failure, print, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
@@ -40,11 +41,11 @@ pub(crate) struct RunIndex {
 /// The status of a run over all its hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RunStatus {
-    /// Every host reports that the run has ended.
+    /// Every host reports that the run has ended, and no other generation is expected.
     Finished,
     /// Processes are left without an agent.
     Orphaned,
-    /// An agent is running.
+    /// An agent is running, or waits for the next generation.
     Running,
 }
 
@@ -87,6 +88,15 @@ impl FoundRun<'_> {
     /// Summarizes the run.
     pub(crate) fn summary(&self, now: WallTime) -> RunSummary {
         RunSummary::from_digests(&self.entries(), now)
+    }
+
+    /// The word for its state: how it ended, or what it does.
+    pub(crate) fn state_text(&self, summary: &RunSummary) -> String {
+        match summary.outcome_text() {
+            _ if summary.restarting => "restarting".to_owned(),
+            Some(text) if self.state == RunStatus::Finished => text,
+            _ => self.state.name().to_owned(),
+        }
     }
 
     fn entries(&self) -> Vec<&RunEntry> {
@@ -297,7 +307,13 @@ impl RunIndex {
                 None => runs.push(FoundRun { run: &entry.run.0, state, parts: vec![(*index, entry)] }),
             }
         }
-        runs.iter_mut().for_each(|found| found.parts.sort_by_key(|(_, part)| part.node_rank));
+        let now = wall_time();
+        for found in &mut runs {
+            found.parts.sort_by_key(|(_, part)| part.node_rank);
+            if run_summary::is_restarting(&found.entries(), now) {
+                found.state = RunStatus::Running;
+            }
+        }
         let started = |found: &FoundRun| found.parts.iter().map(|(_, part)| part.started).fold(0.0, f64::max);
         runs.sort_by(|a, b| started(b).total_cmp(&started(a)).then_with(|| b.run.cmp(a.run)));
         runs
@@ -576,6 +592,30 @@ mod tests {
         );
         let names: Vec<String> = run_index.hosts_of(&runs[0]).unwrap().into_iter().map(|h| h.name).collect();
         assert_eq!(names, ["b", "a"], "node_rank order, not hosts.toml order");
+    }
+
+    /// `wait` waits on, and `rm` refuses it.
+    #[test]
+    fn run_between_two_generations_is_running() {
+        use rankdeck_proto::run_entry::{NodeDigest, RankFailure};
+        use rankdeck_types::{exit::Exit, ids::Rank};
+        let state = |agent_pid: u32| {
+            let exit = Some(Exit::Code { code: 1 });
+            let failure = RankFailure { rank: Rank(0), time: 1.0, exit, text: String::new(), usage: false };
+            let digest = NodeDigest {
+                ended: Some(wall_time()),
+                failure: Some(failure),
+                restart_wait_ms: Some(1_000),
+                ..NodeDigest::default()
+            };
+            let entry = RunEntry { agent_pid, digest, ..sample_entry() };
+            let run_index =
+                RunIndex { hosts: vec![host("a")], entries: vec![(0, entry)], ..RunIndex::default() };
+            let found = run_index.runs().remove(0);
+            (found.state, found.state_text(&found.summary(wall_time())))
+        };
+        assert_eq!(state(7), (RunStatus::Running, "restarting".into()));
+        assert_eq!(state(0), (RunStatus::Finished, "failed (1)".into()));
     }
 
     #[test]

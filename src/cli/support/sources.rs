@@ -137,7 +137,7 @@ pub(crate) fn program(words: &[String], hosts: &HostsSource) -> ExperimentSource
 }
 
 /// Whether the script, module or program is in `folder`.
-fn is_here(words: &[String], folder: &Path) -> bool {
+pub(crate) fn is_here(words: &[String], folder: &Path) -> bool {
     let module = words.iter().position(|word| word == "-m").and_then(|at| words.get(at + 1));
     let script = rankdeck_agent::examine::script_of(words).map(str::to_owned);
     let own = words.first().filter(|word| word.contains('/')).cloned();

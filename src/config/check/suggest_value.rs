@@ -112,6 +112,7 @@ fn candidates(key: &ConfigKey, text: &str) -> Vec<String> {
             .collect(),
         ValueKind::Names(_)
         | ValueKind::Arguments
+        | ValueKind::Values
         | ValueKind::Table(_)
         | ValueKind::Tables(_)
         | ValueKind::Tagged { .. } => Vec::new(),

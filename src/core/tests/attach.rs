@@ -6,6 +6,7 @@ use crate::report::{ReportBody, RunOutcome, Severity, VerdictKind};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::link_state::LinkState;
 
 fn history(c: &mut Cluster) {
@@ -26,6 +27,65 @@ fn running() -> Cluster {
     c.all_ready();
     history(&mut c);
     c
+}
+
+/// Another host's records are there first, with the launch from a checkpoint that rank 0's host has not sent yet.
+#[test]
+fn origin_2_best_stays_whichever_host_sends_first() {
+    let mut c = running();
+    let before = c.agents[0].records.len();
+    let from = "/w/40.ckpt";
+    let (path, reason) = (from.into(), "every".into());
+    c.rank_event(0, RankEvent::Checkpoint { path, env_step: 4_000, train_iter: 40, reason });
+    c.event(Event::restart(Some(from.to_owned())));
+    c.host_ends(0, true);
+    c.host_ends(1, true);
+    c.pass(1_000);
+    assert_eq!(c.launches(1).len(), 2);
+    let mut other = c.attach();
+    let rest = other.agents[0].records.split_off(before);
+    other.ready(0);
+    other.ready(1);
+    for record in rest {
+        other.receive(0, AgentMessage::Record(record));
+    }
+    let known: Vec<&str> = other.model().checkpoints.iter().map(|saved| saved.reason.as_str()).collect();
+    assert_eq!(known, ["best", "every"]);
+}
+
+/// A host that missed a start from scratch, or that sends what it has saved late.
+#[test]
+fn origin_2_late_records_do_not_make_the_latest_checkpoint() {
+    for from in [None, Some("/w/ckpt")] {
+        let mut c = running();
+        c.event(Event::restart(from.map(str::to_owned)));
+        c.host_ends(0, true);
+        c.host_ends(1, true);
+        c.pass(1_000);
+        let saved = |env_step: u64| RankEvent::Checkpoint {
+            path: "/w/ckpt".into(),
+            env_step,
+            train_iter: 5,
+            reason: "best".into(),
+        };
+        c.rank_event(2, saved(2_100));
+        let late = |env_step| {
+            let event = RecordEvent::Rank { rank: Rank(0), event: saved(env_step) };
+            Record {
+                seq: c.agents[0].records.len() as u64 + 1,
+                time: 1_000.0,
+                generation: Generation(0),
+                event,
+            }
+        };
+        let records = [late(1_900), late(21_800)];
+        for (seq, record) in (c.agents[0].records.len() as u64 + 1..).zip(records) {
+            c.receive(0, AgentMessage::Record(Record { seq, ..record }));
+        }
+        let known: Vec<u64> = c.model().checkpoints.iter().map(|saved| saved.env_step).collect();
+        let expected: &[u64] = if from.is_some() { &[2_000, 1_900, 2_100] } else { &[2_100] };
+        assert_eq!(known, expected, "{from:?}");
+    }
 }
 
 #[test]
@@ -218,7 +278,7 @@ fn late_console_reports_finished_and_failed_runs() {
 fn succeeded() -> Cluster {
     let mut c = Cluster::launch(1);
     c.all_ready();
-    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false });
     c.host_ends(0, true);
     let ending = Box::new(Ending::clean(RunOutcome::Succeeded, 0, "reached iters=10"));
     c.record(0, RecordEvent::Ended { ending });
@@ -308,7 +368,10 @@ fn other_console_waits_for_and_follows_next_generation() {
     let mut viewer = running();
     // Someone else stops the run: the agents' records are all that this console sees.
     for node in 0..2 {
-        viewer.record(node, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+        viewer.record(
+            node,
+            RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false },
+        );
         viewer.host_ends(node, true);
     }
     viewer.pass(2_000);
@@ -322,7 +385,10 @@ fn other_console_waits_for_and_follows_next_generation() {
     assert_eq!((viewer.model().run.generation.0, viewer.model().run.adopted), (1, true));
     assert!(viewer.model().ranks.iter().all(|rank| rank.life == RankLife::Pending));
     for node in 0..2 {
-        viewer.record(node, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+        viewer.record(
+            node,
+            RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false },
+        );
         viewer.proof(node);
     }
     viewer.pass(4_500);
@@ -340,9 +406,46 @@ fn attach_without_reachable_host_exits_3() {
     let mut other = c.attach();
     other.link(0, failed());
     other.ready(1);
+    // It is connected to once more, as the plan names it.
+    other.link(0, failed());
     other.pass(3_000);
-    assert_eq!((other.exit, other.model().run.state), (None, RunState::Launching));
+    assert_eq!((other.exit, other.model().run.state), (None, RunState::Running));
     assert_eq!(other.model().ranks[2].life, RankLife::Spawned);
+}
+
+#[test]
+fn run_of_hosts_that_do_not_respond_has_no_end() {
+    let mut other = running().attach();
+    for node in 0..2 {
+        let error = HintedError::new("the agent is stopped", "`kill -CONT 7`");
+        other.link(node, LinkState::Failed(error));
+    }
+    let run = &other.model().run;
+    assert_eq!((other.exit, run.state, run.outcome), (Some(3), RunState::Over, None));
+    assert!(!run.reason.is_empty() && other.finished().is_empty());
+}
+
+#[test]
+fn run_with_a_host_away_runs_and_can_exclude_it() {
+    let c = running();
+    let mut other = c.attach();
+    other.lose(0);
+    assert!(other.model().restart_obstacle(false).is_some(), "no host has reported the run");
+    other.ready(1);
+    assert_eq!(other.model().run.state, RunState::Running);
+    assert_eq!([false, true].map(|changes| other.model().restart_obstacle(changes)), [None, None]);
+    let shown = other.model().run.launch.clone();
+    let exclude = vec!["ant".to_owned()];
+    other.event(Event::RestartRequested { from: None, exclude, add: vec![], experiment: None, shown });
+    assert_eq!((other.model().run.refused.clone(), other.stops(1)), (None, vec![StopMode::Clean]));
+}
+
+#[test]
+fn run_that_is_being_attached_to_is_launching() {
+    let mut other = running().attach();
+    other.link(0, LinkState::Connecting { attempt: 1 });
+    other.ready(1);
+    assert_eq!(other.model().run.state, RunState::Launching, "the first host may still answer");
 }
 
 #[test]

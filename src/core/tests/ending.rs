@@ -274,7 +274,7 @@ fn work_of_a_script_is_decided_by_its_files() {
             path: (*path).into(),
             bytes: 141_000,
             modified: ordered + after,
-            observed: false,
+            ..CheckpointFile::default()
         };
         if let Some(complete) = searched {
             let files = files.iter().map(found).collect();
@@ -309,6 +309,34 @@ fn work_of_a_script_is_decided_by_its_files() {
     }
     let future = end(&[("/w/a.zip", 1e12)], Some(true), left).1;
     let Work::Saved { after_s: Some(5.0), .. } = future else { panic!("{future:?}") };
+}
+
+#[test]
+fn results_of_hosts_that_share_a_directory_are_reported_once() {
+    let end = |marks: [&str; 2]| {
+        let mut c = running(2);
+        for (node, mark) in marks.into_iter().enumerate() {
+            for rank in 0..2 {
+                c.exit_of(2 * node as u32 + rank, Exit::Code { code: 0 }, false);
+            }
+            let names = vec!["best.pt".to_owned()];
+            let results = RunResults {
+                folder: "/w/work/ppo".into(),
+                mark: mark.into(),
+                files: 1 + node as u64,
+                names,
+                ..RunResults::default()
+            };
+            c.record(node, RecordEvent::Results { results: Box::new(results) });
+            c.proof(node);
+        }
+        let [ReportBody::RunFinished { results, .. }] = &c.finished()[..] else { panic!() };
+        assert_eq!(*results, c.model().run.results());
+        results.iter().map(|found| found.files).collect::<Vec<_>>()
+    };
+    assert_eq!(end(["a", "a"]), [2], "the one with all of them");
+    assert_eq!(end(["a", "b"]), [1, 2]);
+    assert_eq!(end(["", ""]), [1, 2]);
 }
 
 #[test]
@@ -394,6 +422,30 @@ fn end_4_until_reached_while_stuck_exits_4() {
     (0..2).for_each(|node| c.proof(node));
     assert_eq!(outcome(&c), (Some(RunOutcome::Stuck), Some(4)));
     assert!(c.model().run.reason.starts_with(&verdict), "{}", c.model().run.reason);
+}
+
+#[test]
+fn until_that_counts_nothing_is_a_notice() {
+    let notices = |until: StopGoal, counts: bool| {
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft(1, Transport::Local))), 1, vec![until]);
+        c.all_ready();
+        if counts {
+            c.iteration(1, 10);
+            c.rank_event(0, RankEvent::Eval(Evaluation::default()));
+        }
+        let count = |c: &Cluster| {
+            c.reports.iter().filter(|(_, _, body)| matches!(body, ReportBody::Notice { .. })).count()
+        };
+        c.pass(59_000);
+        assert_eq!(count(&c), 0, "{until:?}");
+        c.pass(90_000);
+        assert!(c.stops(0).is_empty(), "{until:?}");
+        count(&c)
+    };
+    for until in [StopGoal::Steps(1_000_000), StopGoal::Iters(1_000), StopGoal::Evals(9)] {
+        assert_eq!((notices(until, false), notices(until, true)), (1, 0), "{until:?}");
+    }
+    assert_eq!(notices(StopGoal::Seconds(10_000), false), 0);
 }
 
 #[test]
@@ -592,7 +644,10 @@ fn run_2_lost_allocation_ends_run_unverified() {
         let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
         c.all_ready();
         if stop_recorded {
-            c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "Slurm job 7".into() });
+            c.record(
+                0,
+                RecordEvent::StopOrdered { mode: StopMode::Clean, by: "Slurm job 7".into(), ends: false },
+            );
         }
         c.link(0, failed("ant"));
         c.pass(60_000);

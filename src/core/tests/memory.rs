@@ -52,6 +52,7 @@ fn page() -> PageSample {
             contradicting: vec![some()],
             ..Default::default()
         }),
+        input: Some(InputSample { site: some(), ..Default::default() }),
         ..PageSample::default()
     }
 }
@@ -103,7 +104,11 @@ fn inspection() -> Inspection {
         obstacle: Some(Obstacle::FileLock { path: some(), holders: vec![holder()] }),
         awaits: vec![1],
         threads: vec![ThreadStack { name: some(), frames: vec![frame], ..Default::default() }],
-        children: vec![InspectedChild { name: some(), ..Default::default() }],
+        children: vec![InspectedChild {
+            name: some(),
+            exit: Some(Exit::NotStarted { error: some() }),
+            ..Default::default()
+        }],
         sockets: vec![Socket { peer: some(), local: some(), state: some(), ..Default::default() }],
         last_line: Some(some()),
         gpu: Some(some()),
@@ -158,6 +163,7 @@ fn rank_events() -> Vec<RankEvent> {
         RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec![some()], equal: false },
         RankEvent::Error { message: some(), hint: some(), usage: true, failure: None },
         RankEvent::Exception(exception),
+        RankEvent::InnerRank(InnerRank { backend: some(), at: some(), ..InnerRank::default() }),
         RankEvent::Survived,
         RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
@@ -182,11 +188,19 @@ fn records() -> Vec<RecordEvent> {
         work: Some(work),
         ..Ending::new(RunOutcome::Failed, 1, some())
     };
-    let file = CheckpointFile { path: some(), bytes: 1, modified: 1.0, observed: true };
+    let file = CheckpointFile { path: some(), bytes: 1, modified: 1.0, ..CheckpointFile::default() };
     let mut all = vec![
-        RecordEvent::StopOrdered { mode: StopMode::Clean, by: some() },
+        RecordEvent::StopOrdered { mode: StopMode::Clean, by: some(), ends: true },
         RecordEvent::Stopped { survivors: vec![left], gpus_free: vec![1], took_ms: 1 },
         RecordEvent::CheckpointFiles { files: vec![file], complete: true },
+        RecordEvent::Results {
+            results: Box::new(RunResults {
+                folder: some(),
+                mark: some(),
+                names: vec![some()],
+                ..RunResults::default()
+            }),
+        },
         RecordEvent::Ended { ending: Box::new(ending) },
         RecordEvent::Metrics {
             rank: Rank(0),

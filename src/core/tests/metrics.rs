@@ -109,6 +109,14 @@ fn values_without_steps_stand_at_the_program_s_counter() {
     }
     let places: Vec<f64> = c.model().scalars["loss"].points().iter().map(|point| point.place.step).collect();
     assert_eq!(places, [0.1, 0.2]);
+    assert_eq!(c.model().scalars["loss"].unit(), "epoch");
+    let counters = c.reports.iter().filter_map(|(_, _, body)| match body {
+        ReportBody::Metrics { counter, .. } => counter.as_ref().map(|counter| counter.unit.as_str()),
+        _ => None,
+    });
+    assert_eq!(counters.collect::<Vec<_>>(), ["epoch", "epoch"]);
+    c.record(0, metrics(300, &[("loss", 0.3)], &[]));
+    assert_eq!(c.model().scalars["loss"].unit(), "step");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod launch;
 mod memory;
 mod metrics;
 mod ownership;
+mod placing;
 mod properties;
 mod queries;
 mod restarting;

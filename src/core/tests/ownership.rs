@@ -58,7 +58,7 @@ fn own_1_single_host_cannot_take_over_a_run() {
 fn own_1_launch_confirmed_by_all_hosts_is_followed() {
     let mut c = running(2);
     for node in 0..2 {
-        c.record(node, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+        c.record(node, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false });
         c.host_ends(node, true);
     }
     for node in 0..2 {

@@ -2,6 +2,7 @@
 
 use super::attach::essence;
 use crate::event::{Effect, Event, StopSource};
+use crate::model::SlowLink;
 use crate::testkit::*;
 use crate::trace::{ConsoleSnapshot, SegmentHeader, SegmentReader, SegmentWriter};
 use crate::{Core, Goal, PaceHistory};
@@ -135,6 +136,7 @@ fn spec() -> LaunchSpec {
         master_addr: "ant".into(),
         master_port: 1,
         resume: None,
+        resume_at: None,
         plan,
     }
 }
@@ -155,6 +157,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop::option::of(Just("latest".to_string())).prop_map(Event::restart),
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
+        1 => any::<u32>().prop_map(|bps| Event::Measured {
+            slow_links: vec![SlowLink { bps: bps.into(), ..SlowLink::default() }; 100],
+        }),
         1 => prop::collection::vec(prop::collection::vec(any::<(u8, u32)>(), 0..4), 0..30)
             .prop_map(|places| Event::Recalled { pace: PaceHistory { places, lines: std::collections::BTreeMap::new() } }),
     ]
@@ -246,14 +251,16 @@ fn record() -> impl Strategy<Value = RecordEvent> {
         2 => (rank(), exit, any::<bool>()).prop_map(|(rank, exit, stopping)| {
             RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping, ago_ms: 3, with_agent: false }
         }),
-        1 => mode().prop_map(|mode| RecordEvent::StopOrdered { mode, by: "console".into() }),
+        1 => (mode(), any::<bool>()).prop_map(|(mode, ends)| {
+            RecordEvent::StopOrdered { mode, by: "console".into(), ends }
+        }),
         2 => any::<bool>().prop_map(|left| RecordEvent::Stopped {
             survivors: left.then(|| Survivor { pid: 1, rank: None, state: 'D', command: "c".into() }).into_iter().collect(),
             gpus_free: vec![],
             took_ms: u64::MAX,
         }),
         1 => any::<f64>().prop_map(|modified| RecordEvent::CheckpointFiles {
-            files: vec![CheckpointFile { path: "/c/a.pt".into(), bytes: 1, modified, observed: false }],
+            files: vec![CheckpointFile { path: "/c/a.pt".into(), modified, ..CheckpointFile::default() }],
             complete: modified > 0.0,
         }),
         1 => Just(RecordEvent::Notice { text: "n".into() }),

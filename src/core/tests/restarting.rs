@@ -6,6 +6,7 @@ use crate::model::RunState;
 use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{LostHost, OnStuck, Restart};
 use rankdeck_types::host::{Host, Transport};
@@ -218,6 +219,159 @@ fn restart_6_recorded_end_is_obeyed_without_backoff() {
     assert_eq!((c.exit, c.launches(0).len(), c.launches(1).len()), (None, 2, 2));
 }
 
+fn user_stop() -> Event {
+    Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command }
+}
+
+/// What an agent records when another console ends the run.
+fn end_order() -> RecordEvent {
+    RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: true }
+}
+
+/// One console restarts the run; another one stops it before the ranks have ended.
+#[test]
+fn restart_9_stop_cancels_restart_of_another_console() {
+    let mut c = with(2, Restart::default());
+    c.event(Event::restart(None));
+    assert!(!c.orders_end(0), "a part of a restart");
+    let mut other = c.attach();
+    other.all_ready();
+    other.event(user_stop());
+    assert!(other.orders_end(0) && other.orders_end(1));
+    for node in 0..2 {
+        c.record(node, end_order());
+    }
+    for node in 0..2 {
+        c.host_ends(node, true);
+        other.host_ends(node, true);
+    }
+    assert_eq!((other.exit, other.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
+    assert_eq!((c.exit, c.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (1, 1));
+    assert!(c.model().run.refused.is_some(), "`rankdeck restart` reports it");
+}
+
+/// The order reaches a host between its proof and the launch, and the console has not read of it.
+#[test]
+fn restart_9_refused_launch_stops_what_has_started() {
+    let mut c = with(2, Restart::default());
+    c.event(Event::restart(None));
+    c.host_ends(0, true);
+    c.agents[1].ended = true;
+    c.host_ends(1, true);
+    assert_eq!((c.launches(0).len(), c.launches(1).len(), c.exit), (2, 2, None));
+    assert_eq!((c.stops(0).len(), c.agents[1].spec.as_ref().map(|spec| spec.generation.0)), (2, Some(0)));
+    assert!(c.orders_end(0));
+    c.record(1, end_order());
+    c.host_ends(0, true);
+    assert_eq!((c.exit, c.model().run.outcome), (Some(130), Some(RunOutcome::Stopped)));
+    assert!(c.model().run.refused.is_some() && c.model().run.unverified.is_empty());
+}
+
+/// The next generation is not launched yet, because a host is away.
+#[test]
+fn restart_9_stop_cancels_reserved_generation() {
+    for restart in [Restart::default(), Restart { backoff_s: 0.0, ..policy(5) }] {
+        let mut c = with(2, restart.clone());
+        if restart.max_restarts.is_some() {
+            c.exit_of(1, killed(), false);
+            c.pass(2_250);
+        } else {
+            c.event(Event::restart(None));
+        }
+        c.host_ends(0, true);
+        c.lose(0);
+        c.host_ends(1, true);
+        assert_eq!((c.model().run.state, c.launches(1).len()), (RunState::Restarting, 1));
+        c.record(1, end_order());
+        c.ready(0);
+        c.pass(60_000);
+        assert_eq!((c.exit, c.launches(0).len(), c.launches(1).len()), (Some(130), 1, 1));
+    }
+}
+
+#[test]
+fn restart_9_stop_cancels_restart_by_policy() {
+    // The policy waits: the order of the other console reaches hosts on which nothing is left.
+    let mut c = with(1, policy(5));
+    fail(&mut c);
+    let mut other = c.attach();
+    other.event(user_stop());
+    other.all_ready();
+    assert!(other.orders_end(0));
+    assert_eq!(other.exit, Some(1));
+    c.record(0, end_order());
+    assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(RunOutcome::Failed)));
+    // It has not decided yet.
+    let mut c = with(2, policy(5));
+    c.exit_of(1, Exit::Code { code: 3 }, false);
+    c.record(0, end_order());
+    for node in 0..2 {
+        c.host_ends(node, true);
+    }
+    c.pass(60_000);
+    assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
+}
+
+/// On purpose, by a console that finds the order in the records.
+#[test]
+fn restart_9_run_that_was_stopped_restarts() {
+    let mut c = with(2, Restart::default());
+    c.event(user_stop());
+    (0..2).for_each(|node| c.host_ends(node, true));
+    assert_eq!(c.exit, Some(130));
+    let mut other = c.attach();
+    other.core = other.core.clone().lingering();
+    other.all_ready();
+    other.pass(5_000);
+    assert_eq!(
+        (other.model().run.state, other.model().run.outcome),
+        (RunState::Over, Some(RunOutcome::Stopped))
+    );
+    let shown = other.model().run.launch.clone();
+    other.event(Event::restart(None).having_shown(shown));
+    assert_eq!(other.model().run.refused, None);
+    for node in 0..2 {
+        assert_eq!(other.agents[node].spec.as_ref().map(|spec| spec.generation.0), Some(1));
+    }
+}
+
+/// Two consoles restart: neither ends the run.
+#[test]
+fn restart_9_two_restarts_do_not_cancel_each_other() {
+    let mut c = with(1, Restart::default());
+    let mut other = c.attach();
+    other.all_ready();
+    let shown = other.model().run.launch.clone();
+    c.event(Event::restart(None));
+    other.event(Event::restart(None).having_shown(shown));
+    assert_eq!((other.stops(0), other.orders_end(0)), (vec![StopMode::Clean], false));
+    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false });
+    c.host_ends(0, true);
+    assert_eq!((c.exit, c.launches(0).len()), (None, 2));
+    let spec = c.agents[0].spec.clone().unwrap();
+    other.host_ends(0, true);
+    assert_eq!((other.exit, other.launches(0).len()), (None, 1));
+    assert_eq!(other.launches(0)[0].generation, spec.generation, "its agent would refuse the second");
+}
+
+/// The order comes back in a record; a later one is another console's.
+#[test]
+fn restart_9_restart_after_own_stop_is_made() {
+    for foreign in [false, true] {
+        let mut c = with(1, Restart::default());
+        c.event(user_stop());
+        assert!(c.orders_end(0));
+        c.event(Event::restart(None));
+        if foreign {
+            c.record(0, end_order());
+        }
+        c.host_ends(0, true);
+        let expected = if foreign { (true, 1) } else { (false, 2) };
+        assert_eq!((c.exit.is_some(), c.launches(0).len()), expected);
+    }
+}
+
 #[test]
 fn another_console_makes_no_restarts() {
     let mut c = with(1, policy(5));
@@ -362,6 +516,56 @@ fn changed_keys_are_planned_before_stop() {
     }
 }
 
+/// The code that the reports name, by generation.
+fn codes(c: &Cluster) -> Vec<Option<String>> {
+    let code = |body: &ReportBody| match body {
+        ReportBody::Restart { state: RestartState::Planned | RestartState::Waiting, code, .. } => {
+            Some(code.clone())
+        }
+        _ => None,
+    };
+    c.reports.iter().filter_map(|(_, _, body)| code(body)).collect()
+}
+
+#[test]
+fn origin_4_policy_takes_the_same_code_and_reports_it() {
+    for (code, word) in [(Some("sha256:ab"), "same"), (None, "in_place")] {
+        let mut draft = draft(1, Transport::Local);
+        draft.experiment.launch.command = vec!["python3".into(), "train.py".into()];
+        draft.experiment.launch.code = code.map(|code| Code::from(code.to_owned()));
+        draft.experiment.restart = policy(3);
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 1, vec![]);
+        c.all_ready();
+        c.pass(2_000);
+        fail(&mut c);
+        assert_eq!(codes(&c), [Some(word.to_owned())]);
+    }
+}
+
+#[test]
+fn origin_4_requested_code_is_that_of_the_next_generation() {
+    let mut draft = draft(1, Transport::Local);
+    draft.experiment.launch.command = vec!["python3".into(), "train.py".into()];
+    draft.experiment.launch.code = Some(Code::Pack("ab".into()));
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 1, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    let mut experiment = c.model().plan.clone().unwrap().experiment;
+    experiment.launch.code = Some(Code::Pack("cd".into()));
+    c.event(Event::RestartRequested {
+        from: None,
+        exclude: vec![],
+        add: vec![],
+        experiment: Some(Box::new(experiment)),
+        shown: None,
+    });
+    c.host_ends(0, true);
+    assert_eq!(c.launches(0)[1].plan.experiment.launch.code, Some(Code::Pack("cd".into())));
+    assert!(codes(&c).contains(&Some("new".to_owned())), "{:?}", codes(&c));
+    let expected = [(Generation(0), "ab".to_owned()), (Generation(1), "cd".to_owned())];
+    assert_eq!(c.model().run.codes, expected);
+}
+
 #[test]
 fn new_host_connects_first_and_failure_changes_nothing() {
     let mut c = with(1, Restart::default());
@@ -414,15 +618,7 @@ fn restart_4_lost_host_is_excluded_and_killed_on_return() {
     let mut unproved = c.core.clone();
     let _ = unproved.handle(c.now, Event::Ticked);
     // Without its proof the end is not proved either.
-    let mut d = Cluster {
-        core: c.core.clone(),
-        agents: c.agents.clone(),
-        now: c.now,
-        reports: vec![],
-        exit: None,
-        events: vec![],
-        refuse_launch: None,
-    };
+    let mut d = c.copy();
     for c in [&mut c, &mut d] {
         if c.reports.is_empty() {
             c.proof(2);

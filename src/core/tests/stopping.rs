@@ -285,7 +285,8 @@ fn plan(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan { run, experiment, hosts, ranks, sizes: Vec::new() })
+    let program = draft.program.clone();
+    Ok(Plan { run, experiment, hosts, ranks, sizes: Vec::new(), program, drill: false })
 }
 
 fn attach_goal(hosts: usize) -> Goal {
@@ -531,7 +532,7 @@ impl World {
                 self.send(node, AgentMessage::PortReserved { request, port: 40_000 });
             }
             ConsoleMessage::Launch { spec, .. } => self.start(node, *spec),
-            ConsoleMessage::Stop { mode, .. } => self.stop(node, mode),
+            ConsoleMessage::Stop { mode, ends, .. } => self.stop(node, mode, ends),
             ConsoleMessage::Ping { sent_ms } => {
                 self.send(node, AgentMessage::Pong { sent_ms, wall_time: None });
             }
@@ -578,9 +579,9 @@ impl World {
         }
     }
 
-    fn stop(&mut self, node: usize, mode: StopMode) {
+    fn stop(&mut self, node: usize, mode: StopMode, ends: bool) {
         let (now, machine) = (self.now, &self.machines[node]);
-        let order = RecordEvent::StopOrdered { mode, by: "console".into() };
+        let order = RecordEvent::StopOrdered { mode, by: "console".into(), ends };
         if machine.spec.is_none() || machine.alive && !machine.own {
             // It scans for leftovers of former agents, and ends what can be ended.
             let survives = machine.alive && machine.manners == Manners::Immortal;
@@ -592,6 +593,9 @@ impl World {
             return;
         }
         if !machine.alive {
+            if ends {
+                self.record(node, order);
+            }
             return;
         }
         let after = match (machine.manners, mode) {

@@ -1,14 +1,14 @@
 //! Messages of agents: greetings, samples, log lines, replies. Records have a file of their own.
 
 use super::ownership::{self, LaunchFinding};
-use super::{bounds, failure, link, queries, records};
+use super::{bounds, failure, link, placement, policy, queries, records};
 use crate::host::HostStage;
 use crate::model::{EventTone, ReceivedLines, RingLimits};
 use crate::report::ReportBody;
 use crate::run::{EndCause, RunStage};
 use crate::session::EventCtx;
 use crate::watch;
-use rankdeck_proto::message::{AgentMessage, HostSample, LaunchSpec, PROTOCOL, RankSnapshot};
+use rankdeck_proto::message::{AgentMessage, HostSample, LaunchSpec, PROTOCOL, RankSnapshot, end_refusal};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::VecDeque;
@@ -70,6 +70,9 @@ pub(super) fn on_agent_message(ctx: &mut EventCtx<'_>, node: NodeRank, mut messa
         }
         AgentMessage::Reached { request, outcome } => {
             return queries::on_outcome(ctx, node, request, *outcome);
+        }
+        AgentMessage::Checkpoint { request, reply } => {
+            return placement::on_reply(ctx, node, request, *reply);
         }
         AgentMessage::Refused(error) => refused(ctx, node, &error),
         AgentMessage::Bye { reason } => {
@@ -162,6 +165,7 @@ fn snapshot(
     let shrunk = last_seq < host.last_seq;
     host.last_seq = host.last_seq.min(last_seq);
     host.machine.stage = HostStage::Live { target: last_seq };
+    host.machine.found_at = Some(host.machine.found_at.map_or(last_seq, |found| found.min(last_seq)));
     host.machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
     if spec.is_none() {
         host.machine.lose_launch();
@@ -222,7 +226,11 @@ fn refused(ctx: &mut EventCtx<'_>, node: NodeRank, error: &HintedError) {
         // Nothing of this generation was started there.
         RunStage::Launching | RunStage::Running | RunStage::Draining { .. } if launch_refused => {
             ctx.host(node).machine.launch_open = None;
-            ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
+            if ctx.model.run.id.as_ref().is_some_and(|run| *error == end_refusal(run)) {
+                policy::launch_refused(ctx);
+            } else {
+                ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
+            }
         }
         RunStage::Reserving { .. } | RunStage::Gathering { .. } => {
             ctx.session.run.facts.blame(EndCause::LaunchFailed(text));

@@ -18,8 +18,8 @@ use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
-    AgentMessage, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage, PageSample,
-    RankEvent, RankSample, RecordEvent, Survivor, Work,
+    AgentMessage, CheckpointReply, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage,
+    PageSample, RankEvent, RankSample, RecordEvent, RunResults, Survivor, Work,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use rankdeck_proto::progress_bar::ShownProgress;
@@ -95,6 +95,20 @@ pub(super) fn cut(message: &mut AgentMessage) -> u64 {
             }
             ReachOutcome::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
             ReachOutcome::Signalled { .. } | ReachOutcome::Unknown => {}
+        },
+        AgentMessage::Checkpoint { reply, .. } => match &mut **reply {
+            CheckpointReply::Described(content) => {
+                cut.text(PATH, &mut content.path);
+                cut.list(LONG, &mut content.files);
+                for file in &mut content.files {
+                    cut.text(PATH, &mut file.name);
+                    cut.text(NAME, &mut file.identity);
+                    file.sha256.iter_mut().for_each(|hash| cut.text(NAME, hash));
+                }
+            }
+            CheckpointReply::Failed(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
+            // Passed on at once.
+            CheckpointReply::Piece { .. } | CheckpointReply::Written | CheckpointReply::Unknown => {}
         },
         AgentMessage::Refused(error) => cut.texts(TEXT, [&mut error.error, &mut error.hint]),
         AgentMessage::Bye { reason } => cut.text(TEXT, reason),
@@ -197,6 +211,7 @@ impl Truncator {
         self.lines(LIST, &mut run.warnings);
         self.lines(LIST, &mut run.end_warnings);
         run.work.iter_mut().for_each(|work| self.work(work));
+        run.results.iter_mut().for_each(|found| self.results(&mut found.results));
         if let Some(failure) = &mut run.first_failure {
             self.text(NAME, &mut failure.host);
             self.text(TEXT, &mut failure.error);
@@ -279,6 +294,13 @@ impl Truncator {
         }
     }
 
+    fn results(&mut self, results: &mut RunResults) {
+        self.text(PATH, &mut results.folder);
+        self.text(NAME, &mut results.mark);
+        self.list(LAST_LINES, &mut results.names);
+        results.names.iter_mut().for_each(|name| self.text(PATH, name));
+    }
+
     fn work(&mut self, work: &mut Work) {
         match work {
             Work::Saved { path, .. } | Work::Lost { path, .. } => self.text(PATH, path),
@@ -313,6 +335,8 @@ impl Truncator {
                 self.list(LAST_LINES, files);
                 files.iter_mut().for_each(|file| self.text(PATH, &mut file.path));
             }
+            RecordEvent::CheckpointUnread { path } => self.text(PATH, path),
+            RecordEvent::Results { results } => self.results(results),
             RecordEvent::Rank { event, .. } => self.event(event),
             RecordEvent::Metrics { source, values, not_finite, spread, counter, progress, .. } => {
                 self.text(NAME, source);
@@ -356,6 +380,7 @@ impl Truncator {
             RankEvent::Eval(evaluation) => self.text(NAME, &mut evaluation.series),
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
             RankEvent::Exception(exception) => self.exception(exception),
+            RankEvent::InnerRank(inner) => self.texts(NAME, [&mut inner.backend, &mut inner.at]),
             RankEvent::Hello { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
@@ -410,6 +435,7 @@ impl Truncator {
             self.list(LIST, &mut given.contradicting);
             given.contradicting.iter_mut().for_each(|name| self.text(NAME, name));
         }
+        page.input.iter_mut().for_each(|input| self.text(NAME, &mut input.site));
     }
 
     fn call(&mut self, call: &mut CollectiveCall) {
@@ -441,7 +467,10 @@ impl Truncator {
             }
         }
         self.list(LIST, &mut inspection.children);
-        inspection.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
+        for child in &mut inspection.children {
+            self.text(NAME, &mut child.name);
+            child.exit.iter_mut().for_each(|exit| self.exit(exit));
+        }
         self.list(LIST, &mut inspection.sockets);
         for socket in &mut inspection.sockets {
             self.texts(NAME, [&mut socket.peer, &mut socket.local, &mut socket.state]);

@@ -92,8 +92,13 @@ pub(super) struct RankScalars {
     pub not_finite: BTreeMap<String, u64>,
 }
 
-/// Adds values that ranks report themselves; `x`: steps, or what the program counts instead.
-pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, x: f64, scalars: RankScalars) {
+/// Adds values that ranks report themselves; `x`: steps, or what the program counts instead, in `unit`.
+pub(super) fn scalars(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    (x, unit): (f64, &str),
+    scalars: RankScalars,
+) {
     let RankScalars { values, spread, not_finite } = scalars;
     let place = place(at, x);
     let keeps = ctx.model.lineage.keeps(place.generation, place.step);
@@ -110,7 +115,10 @@ pub(super) fn scalars(ctx: &mut EventCtx<'_>, at: RecordContext, x: f64, scalars
     for (name, value) in values {
         let (low, high) = spread.get(&name).copied().unwrap_or((value, value));
         match series(ctx, name) {
-            Some(series) if keeps => series.push_spread(place, value, low.min(value), high.max(value)),
+            Some(series) if keeps => {
+                series.count_in(unit);
+                series.push_spread(place, value, low.min(value), high.max(value));
+            }
             Some(series) => series.push_past(place, value),
             None => {}
         }

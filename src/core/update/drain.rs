@@ -3,7 +3,7 @@
 use super::{failure, policy, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
-use crate::model::{EventTone, HostModel, Model};
+use crate::model::{CheckpointModel, EventTone, HostModel, Model};
 use crate::origin::exclusion;
 use crate::reason::{Reason, SentenceForm, fill};
 use crate::report::RunOutcome;
@@ -14,6 +14,7 @@ use crate::work::{self, ReachedWork, WorkFacts};
 use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Work};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
+use rankdeck_types::promise::Promise;
 use rankdeck_types::words;
 
 /// Milliseconds between the first failure and the stop of all others, so that peers can report.
@@ -69,7 +70,22 @@ fn is_done(ctx: &EventCtx<'_>, host: &HostModel, began: Timestamp) -> bool {
     let has_reported = host.stopped.is_some() && (!run.facts.by_user || host.machine.stop_sent.is_some());
     // The record after a verification may have the ending.
     let replays = host.is_live() && !host.caught_up();
-    is_late && !replays && (ctx.is_clear(host) || has_reported)
+    is_late && !replays && (ctx.is_clear(host) || has_reported) && has_end(ctx, host)
+}
+
+/// The host has recorded this console's order, which ends the run for all others (RESTART-9). It needs that also
+/// where nothing is left to stop; what it does not record in time is not waited for.
+fn has_end(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
+    let run = &ctx.session.run;
+    let needs = run.facts.by_user && !run.is_launcher() && host.caught_up() && is_present(ctx, host);
+    let recorded = host.machine.stop_sent.is_some() && host.machine.ends_sent.is_empty();
+    let late = run.facts.stop.is_none_or(|stop| ctx.now.since(stop.at) >= HALF_LAUNCHED_MS);
+    !needs || recorded || late
+}
+
+/// The latest generation of the host is the present one.
+fn is_present(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
+    host.machine.generation.is_some_and(|latest| ctx.session.run.is_current(latest))
 }
 
 /// The console that launched the run may make a next generation, by order or by policy.
@@ -87,6 +103,7 @@ fn is_successor_expected(ctx: &EventCtx<'_>) -> bool {
     };
     !facts.by_user
         && facts.recorded_ending.is_none()
+        && !facts.cancelled
         && facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience)
 }
 
@@ -203,14 +220,26 @@ pub(super) fn send_stops(ctx: &mut EventCtx<'_>, open: &[NodeRank], mode: StopMo
     let run = &ctx.session.run;
     let present = run.launch.as_ref().map(|launch| launch.generation);
     let by_user = run.facts.by_user;
+    // Another console's end that is passed on stays one.
+    let passed_on = run.ended && matches!(run.facts.cause, Some(EndCause::Elsewhere { .. }));
+    let ends = run.next().is_none() && (by_user || passed_on);
     for node in open {
+        let host = &ctx.model.hosts[node.index()];
+        let is_over = ctx.is_clear(host) && is_present(ctx, host);
         let host = ctx.host(*node);
         // The end of this generation does not affect another console's next one.
         let is_meant = by_user || host.machine.generation <= present;
         if is_meant && host.caught_up() && host.machine.stop_sent.is_none_or(|sent| sent < mode) {
-            (host.machine.stop_sent, host.stopped) = (Some(mode), None);
-            ctx.session.run.facts.ordered = true;
-            ctx.send(*node, ConsoleMessage::Stop { mode, grace_ms });
+            host.machine.stop_sent = Some(mode);
+            if ends {
+                host.machine.ends_sent.insert(mode);
+            }
+            if !is_over {
+                host.stopped = None;
+                ctx.session.run.facts.ordered = true;
+            }
+            ctx.session.run.ended |= ends;
+            ctx.send(*node, ConsoleMessage::Stop { mode, grace_ms, ends });
         }
     }
 }
@@ -308,17 +337,19 @@ fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
         return None;
     }
     // A program that reports checkpoints reports all of them.
-    let builtin = model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
+    let reports = model.plan.as_ref().is_some_and(|plan| plan.contract().keeps(Promise::Checkpoints));
     let searched = || ctx.members().all(|host| facts.searched.get(&host.node_rank) == Some(&true));
     let pages = model.ranks.iter().filter_map(|rank| rank.sample.as_ref()?.page.as_ref());
     let iterations = pages.filter(|page| !page.by_hook).map(|page| page.train_iter).max();
     let totals = model.latest.as_ref().map(|latest| &latest.counters);
     let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
     let own = model.own.as_ref().and_then(|own| own.env_step);
+    let reported = model.checkpoints.iter().filter(|saved| saved.origin.is_reported());
+    let reported: Vec<&CheckpointModel> = reported.collect();
     Some(work::decide(&WorkFacts {
-        reported: model.checkpoints.iter().collect(),
+        complete: reports || !reported.is_empty() || searched(),
+        reported,
         files: run.files.iter().collect(),
-        complete: builtin || !model.checkpoints.is_empty() || searched(),
         stopped_at: facts.stopped_at,
         ended_at: facts.culprit().map(|culprit| culprit.time).filter(|time| *time > 0.0),
         reached: ReachedWork {

@@ -168,7 +168,8 @@ fn describe(state: &LinkState) -> (&'static str, String) {
                     format!("the host key of {host} is unknown: {key_type} {fingerprint}")
                 }
                 Prompt::Passphrase { key } => format!("passphrase of {key}"),
-                Prompt::Password { account, text } => format!("{account}: {text}"),
+                Prompt::CopyCheckpoint { path, .. } => format!("copy checkpoint {path}"),
+                Prompt::Password { account, text, .. } => format!("{account}: {text}"),
             },
         ),
         LinkState::Uploading { what, total, .. } => ("uploading", format!("{what}, {total} bytes")),

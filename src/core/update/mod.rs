@@ -15,6 +15,7 @@ mod drain;
 mod failure;
 mod link;
 mod ownership;
+mod placement;
 mod policy;
 mod progress;
 mod queries;
@@ -26,6 +27,7 @@ mod user;
 mod verdicts;
 
 pub(crate) use bounds::check;
+pub(crate) use placement::PlacedCheckpoint;
 pub(crate) use queries::is_waiting;
 pub(crate) use transition::install;
 
@@ -34,6 +36,9 @@ use crate::model::{EventTone, HostModel};
 use crate::run::{RequestedRestart, RunStage};
 use crate::session::EventCtx;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent};
+
+/// Most slow links that are kept.
+const SLOW_LINKS: usize = 64;
 
 /// What follows from an event at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +72,7 @@ fn weight(ctx: &EventCtx<'_>, event: &Event) -> ReconcileUrgency {
         | AgentMessage::Frame { .. }
         | AgentMessage::Found { .. }
         | AgentMessage::Reached { .. }
+        | AgentMessage::Checkpoint { .. }
         | AgentMessage::Refused(_)
         | AgentMessage::Bye { .. }
         | AgentMessage::Inspected { .. }
@@ -138,9 +144,15 @@ fn apply(ctx: &mut EventCtx<'_>, event: Event) -> bool {
         Event::Searched { search } => queries::request_search(ctx, search.map(|search| *search)),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
+        Event::CopyAnswered { yes } => placement::on_answer(ctx, yes),
         Event::Recalled { pace } => {
             ctx.session.watch.recall(&pace);
             false
+        }
+        Event::Measured { mut slow_links } => {
+            slow_links.truncate(SLOW_LINKS);
+            ctx.model.slow_links = slow_links;
+            true
         }
         Event::Warned { lines } => user::warned(ctx, lines),
         Event::Noticed { text } => {

@@ -130,7 +130,13 @@ fn adopt(ctx: &mut EventCtx<'_>, spec: &LaunchSpec, hash: LaunchHash) {
     transition::begin_generation(
         ctx,
         spec.plan.clone(),
-        ActiveLaunch { generation, resume, role: ConsoleRole::Onlooker },
+        ActiveLaunch {
+            generation,
+            resume,
+            placed: Default::default(),
+            after_end: false,
+            role: ConsoleRole::Onlooker,
+        },
     );
 }
 

@@ -15,16 +15,20 @@
 //!   when it reads of that end is stopped.
 //! - RESTART-7: a generation that cannot start because a host does not respond is given up after as long as a
 //!   stop may take: nothing of the run is left then, and `lost_host` decides what follows.
+//! - RESTART-8: where two generations in a row have not read the checkpoint that they resume from, and the second
+//!   has saved none, a third one would not read it either.
+//! - RESTART-9: a console that ends the run ends it for all: another one's restart is cancelled when it reads of
+//!   that order, however far it is. Only a launch by a console that has read of the end before follows it.
 
 use super::{failure, transition, user};
 use crate::event::Effect;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel};
-use crate::origin::{LATEST, Standing, exclusion};
+use crate::origin::{self, LATEST, Standing, exclusion};
 use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::run::{EndCause, PendingGeneration, RequestedRestart, RunProgress, RunStage};
-use crate::session::EventCtx;
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
+use crate::session::{EventCtx, RecordContext};
+use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, end_refusal};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
@@ -34,6 +38,9 @@ use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
 use rankdeck_types::words::{count, plural};
 use std::collections::BTreeSet;
+
+/// Generations in a row that may leave their checkpoint unread (RESTART-8).
+const UNREAD: u32 = 2;
 
 fn settings(ctx: &EventCtx<'_>) -> Restart {
     ctx.model.plan.as_ref().map(|plan| plan.experiment.restart.clone()).unwrap_or_default()
@@ -71,12 +78,18 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
     }
     tries.before = tries.reached;
     let tries = *tries;
+    let (unread, present) = (ctx.session.run.unread, ctx.model.run.generation);
+    let has_saved = ctx.model.checkpoints.iter().any(|saved| saved.generation == present);
+    let in_vain = unread.0 >= UNREAD && unread.1 == present && !has_saved;
     let gives_up = match (tries.barren >= settings.no_progress, tries.made >= budget) {
         (true, _) => Some(format!(
             "giving up after {} restarts without progress (iteration {}, env_step {})",
             tries.barren, tries.reached.train_iter, tries.reached.env_step
         )),
         (false, true) => Some(format!("giving up: reached `restart.max_restarts` = {budget}")),
+        (false, false) if in_vain => Some(format!(
+            "giving up: {UNREAD} generations in a row did not read the checkpoint that they resume from"
+        )),
         (false, false) => None,
     };
     if let Some(text) = gives_up {
@@ -100,7 +113,8 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
 /// answer.
 pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     let facts = &ctx.session.run.facts;
-    let failed = matches!(facts.cause, Some(EndCause::Failure)) && facts.recorded_ending.is_none();
+    let is_ended = facts.recorded_ending.is_some() || ctx.session.run.ended;
+    let failed = matches!(facts.cause, Some(EndCause::Failure)) && !is_ended;
     let next = ctx.session.run.take_next();
     let next = match next {
         Some(next) if ctx.session.run.is_launcher() => continue_with(ctx, Some(next), open),
@@ -116,6 +130,7 @@ pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
 pub(super) fn end_recorded(ctx: &mut EventCtx<'_>, generation: Generation, ending: Ending) {
     let run = &mut ctx.session.run;
     let (launcher, current) = (run.is_launcher(), run.is_current(generation));
+    run.ended |= current;
     let follows =
         run.launch.as_ref().map(|launch| launch.generation) == Some(transition::next_generation(generation));
     // A restart that a user has requested knows of the end, or replaces it.
@@ -135,6 +150,50 @@ pub(super) fn end_recorded(ctx: &mut EventCtx<'_>, generation: Generation, endin
     }
 }
 
+/// RESTART-9. A host has recorded that a console ends the run; `own`: this one.
+pub(super) fn stop_recorded(ctx: &mut EventCtx<'_>, at: RecordContext, by: &str, own: bool) {
+    let run = &mut ctx.session.run;
+    let current = run.is_current(at.generation);
+    run.ended |= current;
+    // What a restart found when it was requested, it replaces.
+    if own || at.found {
+        return;
+    }
+    ctx.model.run.stopped_elsewhere |= current;
+    let follows = run.is_launcher()
+        && run.launch.as_ref().map(|launch| launch.generation)
+            == Some(transition::next_generation(at.generation));
+    let (waiting, over) = (matches!(run.stage, RunStage::Waiting { .. }), run.stage == RunStage::Over);
+    let reserved = current && matches!(run.stage, RunStage::Reserving { .. });
+    let started = follows && !over && !waiting && !run.facts.by_user && !run.facts.cancelled;
+    let requested = current && run.change.take().is_some();
+    let planned = current && (waiting || run.take_next().is_some());
+    if !(reserved || started || requested || planned) {
+        return;
+    }
+    ctx.note(EventTone::Warn, CANCELLED);
+    ctx.session.run.facts.cancelled = true;
+    if reserved || started {
+        stop_elsewhere(ctx);
+    } else if waiting {
+        let ending = failure::ending(ctx);
+        transition::finish(ctx, ending);
+    } else if over {
+        let error = ctx.model.run.id.as_ref().map(|run| end_refusal(run).with_hint());
+        refuse(ctx, error.unwrap_or_default());
+    } else {
+        ctx.session.run.facts.blame(EndCause::Elsewhere { by: by.to_owned() });
+    }
+}
+
+/// RESTART-9. A host has refused the launch because another console had ended the run.
+pub(super) fn launch_refused(ctx: &mut EventCtx<'_>) {
+    if !std::mem::replace(&mut ctx.session.run.facts.cancelled, true) {
+        ctx.note(EventTone::Warn, CANCELLED);
+    }
+    stop_elsewhere(ctx);
+}
+
 const CANCELLED: &str = "restart cancelled: another console has stopped the run";
 
 /// Another console has stopped and ended the generation that this one has launched.
@@ -152,6 +211,7 @@ fn ended_elsewhere(ctx: &mut EventCtx<'_>) {
 /// What has been started since, or may have been, is stopped.
 fn stop_elsewhere(ctx: &mut EventCtx<'_>) {
     ctx.session.run.facts.blame(EndCause::Elsewhere { by: "console".into() });
+    ctx.session.run.ended = true;
     ctx.session.run.drain(ctx.now, None);
     transition::order(ctx, StopMode::Clean);
 }
@@ -227,10 +287,12 @@ pub(super) fn proceed(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
         None if ctx.session.run.facts.cause.is_none() => "a restart was requested".to_owned(),
         None => ctx.session.run.facts.ending().reason,
     };
+    let code = code_word(ctx, next.plan.as_ref());
     let text = format!(
-        "generation {} follows: {}",
+        "generation {} follows: {}{}",
         transition::next_generation(ctx.model.run.generation),
-        shape(ctx, next.plan.as_ref())
+        shape(ctx, next.plan.as_ref()),
+        code.map_or(String::new(), |word| format!("; {}", origin::code_text(word)))
     );
     if next.wait_ms == 0 {
         report_restart(ctx, RestartState::Planned, reason, Some(&next));
@@ -327,6 +389,12 @@ fn shape(ctx: &EventCtx<'_>, other: Option<&Plan>) -> String {
     )
 }
 
+/// The code of the next generation, with this plan or the present one (ORIGIN-4).
+fn code_word(ctx: &EventCtx<'_>, next: Option<&Plan>) -> Option<&'static str> {
+    let present = ctx.model.plan.as_ref()?;
+    origin::code_word(present, next.unwrap_or(present))
+}
+
 /// What the next generation begins from, as far as is known now.
 fn begins(ctx: &EventCtx<'_>, next: &PendingGeneration) -> Option<String> {
     let from = transition::launched_from(ctx, next.from.clone(), next.plan.as_ref());
@@ -354,6 +422,7 @@ fn report_restart(
         restarts: ctx.session.run.tries.made,
         max_restarts: budget(ctx, ctx.session.run.tries.made > 0),
         from: next.and_then(|next| begins(ctx, next)),
+        code: next.and_then(|next| code_word(ctx, next.plan.as_ref())).map(str::to_owned),
         world_size: plan.map_or(0, |plan| plan.ranks.len() as u32),
         hosts,
         sizes: plan.map(|plan| plan.sizes.clone()).unwrap_or_default(),
@@ -478,7 +547,7 @@ fn try_replan(
 /// The plan with the requested experiment.
 fn with(plan: Plan, experiment: Option<&Experiment>) -> Plan {
     match experiment {
-        Some(experiment) => Plan { experiment: experiment.clone(), ..plan },
+        Some(experiment) => plan.with_experiment(experiment.clone()),
         None => plan,
     }
 }
@@ -642,6 +711,6 @@ pub(super) fn chase(ctx: &mut EventCtx<'_>) {
         ctx.host(node).machine.stop_sent = Some(StopMode::Kill);
         let text = format!("{}: the excluded host is back; stopping its ranks", ctx.host_name(node));
         ctx.note(EventTone::Warn, text);
-        ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
+        ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0, ends: false });
     }
 }

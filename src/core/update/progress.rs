@@ -119,7 +119,8 @@ pub(super) fn measured(ctx: &mut EventCtx<'_>, at: RecordContext, measured: Meas
     let measured = measured.filter(|_| meanings.best(Meaning::StepsPerSecond, names).is_none());
     let known_rate = || known.and_then(|known| known.steps_per_s);
     let env_steps = env_step.or_else(|| known.and_then(|known| known.env_step));
-    let counted = counter.map(|counter| counter.at).filter(|at| at.is_finite());
+    let counter = counter.filter(|counter| counter.at.is_finite());
+    let counted = counter.as_ref().map(|counter| counter.at);
     let place = env_step.map(|step| step as f64).or(counted).or(env_steps.map(|step| step as f64));
     // Without steps, only the order of arrival is known.
     let latest = known.map_or(0.0, |known| known.x);
@@ -154,10 +155,13 @@ pub(super) fn measured(ctx: &mut EventCtx<'_>, at: RecordContext, measured: Meas
             values: values.clone(),
             return_mean,
             progress,
+            counter: counter.clone().filter(|_| env_step.is_none()),
             reduced: false,
         },
     );
-    charts::scalars(ctx, at, x, scalars);
+    let unit =
+        counter.as_ref().filter(|_| env_step.is_none()).map_or("step", |counter| counter.unit.as_str());
+    charts::scalars(ctx, at, (x, unit), scalars);
 }
 
 pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: Evaluation) {

@@ -11,18 +11,26 @@ use crate::limits::TimeLimits;
 use crate::model::{
     ChartMarkKind, CheckpointModel, EventSubject, EventTone, FingerprintModel, RankLife, RankModel,
 };
+use crate::origin;
 use crate::report::ReportBody;
 use crate::run::{BlamePriority, EndCause, FailedRank, RunProgress};
 use crate::session::{EventCtx, RecordContext};
 use crate::watch::{AbnormalExit, RecordedTime};
-use rankdeck_proto::message::{Exception, Exit, FailureKind, FinishReason, RankEvent};
+use crate::work::{AGAIN_S, FoundFile};
+use rankdeck_proto::message::{
+    CheckpointOrigin, Exception, Exit, FailureKind, FinishReason, InnerRank, RankEvent, StepSource,
+};
+use rankdeck_proto::run_entry::SavedCheckpoint;
 use rankdeck_types::experiment::StopSignal;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
+use std::collections::BTreeSet;
 
 /// Exceptions that follow from the failure of a program that the rank's own has started.
 const OF_CHILDREN: [&str; 4] =
     ["ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"];
+/// Estimates of a host's clock may differ by so much between two records, seconds.
+const CLOCK_S: f64 = 0.5;
 /// Checkpoints kept.
 pub(super) const CHECKPOINTS: usize = 10_000;
 
@@ -367,7 +375,7 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
         RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
         RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
             let scalars = RankScalars { values, not_finite, ..RankScalars::default() };
-            charts::scalars(ctx, at, env_step as f64, scalars);
+            charts::scalars(ctx, at, (env_step as f64, "step"), scalars);
         }
         RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
         RankEvent::Histogram(logged) if rank == Rank(0) => charts::add_histogram(ctx, at, logged),
@@ -381,7 +389,22 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
             let (generation, (complete, _)) =
                 (at.generation, super::failure::on_our_clock(ctx, at.node, at.time));
             let complete = if at.time > 0.0 { complete } else { 0.0 };
-            saved(ctx, at, CheckpointModel { path, env_step, train_iter, reason, generation, at: complete });
+            // Its file may have been found before.
+            let is_it = |known: &CheckpointModel| {
+                !known.origin.is_reported() && known.generation == generation && known.covers(&path)
+            };
+            ctx.model.checkpoints.retain(|known| !is_it(known));
+            let checkpoint = CheckpointModel {
+                path,
+                env_step,
+                train_iter,
+                reason,
+                generation,
+                at: complete,
+                node: at.node,
+                ..CheckpointModel::default()
+            };
+            saved(ctx, at, checkpoint);
         }
         RankEvent::Fingerprint { train_iter, update, values, equal } => {
             progress::fingerprint(
@@ -416,25 +439,91 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
             let Some(model) = mine(ctx, at, rank) else { return };
             model.returned = true;
         }
+        RankEvent::InnerRank(inner) => inner_rank(ctx, at, rank, inner),
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
         // An agent records no frames.
         RankEvent::Frame(_) | RankEvent::Unknown => ctx.model.drops.unknown += 1,
     }
 }
 
+/// The checkpoint of a file that an agent has found.
+pub(super) fn found(
+    ctx: &mut EventCtx<'_>,
+    at: RecordContext,
+    file: &FoundFile,
+    (env_step, step_from): (Option<u64>, Option<StepSource>),
+) {
+    let is_reported = |known: &CheckpointModel| {
+        known.origin.is_reported()
+            && known.covers(&file.path)
+            && (known.at == 0.0 || file.time - known.at <= AGAIN_S)
+    };
+    // At the end all of them are found again.
+    let is_known = |known: &CheckpointModel| {
+        known.path == file.path
+            && known.generation == at.generation
+            && (known.at - file.time).abs() <= CLOCK_S
+    };
+    if ctx.model.checkpoints.iter().any(|known| is_reported(known) || is_known(known)) {
+        return;
+    }
+    // What was there before has been written over. Hosts may save under one path.
+    let is_replaced = |known: &CheckpointModel| {
+        !known.origin.is_reported() && known.path == file.path && known.generation == at.generation
+    };
+    ctx.model.checkpoints.retain(|known| !is_replaced(known));
+    let checkpoint = CheckpointModel {
+        path: file.path.clone(),
+        env_step: env_step.unwrap_or(0),
+        reason: SavedCheckpoint::FOUND.to_owned(),
+        generation: at.generation,
+        at: file.time,
+        origin: CheckpointOrigin::Found,
+        step_from,
+        bytes: Some(file.bytes),
+        node: file.node,
+        ..CheckpointModel::default()
+    };
+    saved(ctx, at, checkpoint);
+}
+
 /// A checkpoint is complete.
 fn saved(ctx: &mut EventCtx<'_>, at: RecordContext, checkpoint: CheckpointModel) {
-    let CheckpointModel { path, env_step, train_iter, reason, .. } = checkpoint.clone();
-    let text = format!("checkpoint ({reason}) at step {}: {}", words::count(env_step), in_run(&path));
+    let step = checkpoint.step();
+    let CheckpointModel { path, env_step, train_iter, reason, origin, step_from, bytes, .. } =
+        checkpoint.clone();
+    let place = step.map(|step| format!(" at step {}", words::count(step))).unwrap_or_default();
+    let size = bytes.map(|bytes| format!(" ({})", words::bytes(bytes))).unwrap_or_default();
+    let text = format!("checkpoint ({reason}){place}: {}{size}", in_run(&path));
     ctx.note_routine(at.time, EventTone::Info, text, Some(EventSubject::Checkpoint(path.clone())));
-    ctx.report_at(at.generation, at.time, ReportBody::Checkpoint { path, env_step, train_iter, reason });
-    let reached =
-        RunProgress { train_iter, checkpoint: train_iter.saturating_add(1), ..RunProgress::default() };
-    ctx.session.run.tries.reached.advance(reached);
-    charts::mark(ctx, at.happened(), (at.generation, Some(env_step)), ChartMarkKind::Checkpoint);
-    ctx.model.checkpoints.push_back(checkpoint);
+    let body = ReportBody::Checkpoint { path, env_step, train_iter, reason, origin, step_from, bytes };
+    ctx.report_at(at.generation, at.time, body);
+    let reached = &mut ctx.session.run.tries.reached;
+    // Where nothing is counted, another checkpoint is progress.
+    reached.advance(match origin {
+        CheckpointOrigin::Reported => {
+            RunProgress { train_iter, checkpoint: train_iter.saturating_add(1), ..RunProgress::default() }
+        }
+        CheckpointOrigin::Found if env_step > 0 => RunProgress { env_step, ..RunProgress::default() },
+        CheckpointOrigin::Found => {
+            RunProgress { checkpoint: reached.checkpoint.saturating_add(1), ..RunProgress::default() }
+        }
+    });
+    if step.is_some() {
+        charts::mark(ctx, at.happened(), (at.generation, step), ChartMarkKind::Checkpoint);
+    }
+    // A host that was away sends what it has saved late, perhaps after a launch that left it behind (ORIGIN-2).
+    let generation = checkpoint.generation;
+    if !ctx.model.lineage.keeps(generation, step.unwrap_or(0) as f64) {
+        return;
+    }
+    // The last one is what a restart resumes from.
+    let all = &mut ctx.model.checkpoints;
+    let own = all.iter().rposition(|known| known.generation <= generation).map_or(0, |before| before + 1);
+    let last = all.iter().rposition(|known| known.origin.is_reported()).filter(|_| !origin.is_reported());
+    all.insert(last.map_or(own, |last| last.min(own)), checkpoint);
     if ctx.model.checkpoints.len() > CHECKPOINTS {
-        ctx.model.checkpoints.pop_front();
+        origin::forget_oldest(&mut ctx.model.checkpoints);
         ctx.model.drops.history += 1;
     }
 }
@@ -466,6 +555,27 @@ fn joined(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, backend: &str, 
     let detail = format!("{device}, {backend}");
     model.device = device;
     report_life(ctx, at, rank, "joined", None, detail);
+}
+
+/// A rank has started another rank of a group of its own. They are reported together, once all of the group are there:
+/// those of this rank, or those of several ranks that form one group.
+fn inner_rank(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, inner: InnerRank) {
+    let Some(model) = mine(ctx, at, rank) else { return };
+    let world = inner.world_size.map_or(1, |size| size as usize);
+    if !model.add_inner(inner) {
+        return;
+    }
+    let is_whole = model.inner.len() == world;
+    let all = || ctx.model.ranks.iter().filter(|rank| !rank.inner.is_empty());
+    let numbers: BTreeSet<Option<u32>> = all().flat_map(|rank| &rank.inner).map(|inner| inner.rank).collect();
+    let is_common = numbers.len() == world && all().map(|rank| rank.inner.len()).sum::<usize>() == world;
+    let complete = all().filter(|other| (is_whole && other.rank == rank) || (!is_whole && is_common));
+    let complete: Vec<(Rank, String)> =
+        complete.filter_map(|rank| Some((rank.rank, rank.inner_ranks()?))).collect();
+    for (rank, text) in complete {
+        ctx.note_at(at.time, EventTone::Info, format!("rank {rank} spawned {text}"));
+        report_life(ctx, at, rank, "spawned_ranks", None, text);
+    }
 }
 
 fn finished(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, reason: FinishReason) {

@@ -5,10 +5,10 @@
 
 use super::drain::{self, draining};
 use super::transition::{self, finish};
-use super::{ownership, policy, records};
+use super::{ownership, placement, policy, records};
 use crate::launch_size;
 use crate::model::{EventTone, HostModel, RankLife, RunState};
-use crate::report::RunOutcome;
+use crate::report::{ReportBody, RunOutcome};
 use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
 use crate::session::{EventCtx, Goal};
 use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec, StopMode};
@@ -24,6 +24,8 @@ use rankdeck_types::words::plural;
 const ABORT_MS: u64 = 2_000;
 /// Milliseconds for which a requested stop waits for hosts before any has reported the run.
 const ANSWER_MS: u64 = 30_000;
+/// Milliseconds after which a goal that has counted nothing is reported.
+const UNCOUNTED_MS: u64 = 60_000;
 /// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a
 /// fixed port), launching, running.
 const STAGES: usize = 7;
@@ -89,7 +91,12 @@ fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
         }
         let hopeless = failures.len() == ctx.model.hosts.len() || launch;
         if hopeless && (settled || ctx.now.since(since) >= ABORT_MS) {
-            finish(ctx, Ending::new(RunOutcome::Failed, 3, failures.join(" | ")));
+            let text = failures.join(" | ");
+            match launch {
+                true => finish(ctx, Ending::new(RunOutcome::Failed, 3, text)),
+                // The run may go on: only this console ends.
+                false => transition::give_up(ctx, text, 3),
+            }
         }
     } else if launch && ctx.all_live() {
         let Goal::Launch(draft) = ctx.session.goal.clone() else { return };
@@ -211,8 +218,11 @@ fn reserving(ctx: &mut EventCtx<'_>) {
     };
     let (generation, resume) = (*generation, resume.clone());
     if !ctx.all_live() {
+        // What was requested may be lost with a connection.
+        ctx.session.run.placed = None;
         return;
     }
+    let Some(placed) = placement::place(ctx, &plan, resume.as_deref()) else { return };
     let master_addr = master_address(&plan);
     ctx.model.run.master = format!("{master_addr}:{port}");
     let spec = LaunchSpec {
@@ -221,14 +231,16 @@ fn reserving(ctx: &mut EventCtx<'_>) {
         master_addr: master_addr.clone(),
         master_port: port,
         resume: resume.clone(),
+        resume_at: None,
         plan: plan.clone(),
     };
     if let Err(problem) = launch_size::check(&plan) {
         return finish(ctx, Ending::new(RunOutcome::Failed, 2, problem.cause.with_hint()));
     }
     ctx.model.run.launch = Some(spec.hash());
-    let launch =
-        ActiveLaunch { generation, resume, role: ConsoleRole::Launcher { master_addr, master_port: port } };
+    let role = ConsoleRole::Launcher { master_addr, master_port: port };
+    let after_end = ctx.session.run.ended;
+    let launch = ActiveLaunch { generation, resume, placed, after_end, role };
     let text = format!(
         "launching generation {generation}: {} on {}, {}",
         plural(plan.ranks.len(), "rank"),
@@ -257,9 +269,12 @@ fn running(ctx: &mut EventCtx<'_>) {
     if let Some(text) = allocation_over(ctx) {
         ctx.session.run.facts.blame(EndCause::LaunchFailed(text));
     }
-    if ctx.session.run.stage == RunStage::Launching && transition::all_spawned(ctx.model) {
+    if ctx.session.run.stage == RunStage::Launching
+        && (transition::all_spawned(ctx.model) || runs_where_reported(ctx))
+    {
         ctx.session.run.stage = RunStage::Running;
     }
+    report_uncounted(ctx);
     let ended =
         ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
     // Each event comes here: what few hosts are is checked first.
@@ -271,6 +286,18 @@ fn running(ctx: &mut EventCtx<'_>) {
     if ended || proved || ctx.session.run.is_ending() {
         ctx.session.run.drain(ctx.now, None);
     }
+}
+
+/// Of a run that another console launched: ranks have been spawned on all hosts that respond. Hosts that do not
+/// may have started theirs long ago.
+fn runs_where_reported(ctx: &EventCtx<'_>) -> bool {
+    let (away, here): (Vec<&HostModel>, Vec<&HostModel>) =
+        ctx.members().partition(|host| host.link.is_unreachable());
+    let is_up = |host: &&HostModel| {
+        let mut ranks = ctx.model.ranks.iter().filter(|rank| rank.node == host.node_rank);
+        host.caught_up() && ranks.all(|rank| rank.life != RankLife::Pending)
+    };
+    !ctx.session.run.is_launcher() && !away.is_empty() && !here.is_empty() && here.iter().all(is_up)
 }
 
 /// The allocation of the run has ended: agents end their ranks (SLURM-1), and no console comes to its
@@ -307,9 +334,11 @@ fn send_launches(ctx: &mut EventCtx<'_>) {
             master_addr: master_addr.clone(),
             master_port,
             resume: launch.resume.clone(),
+            resume_at: launch.placed.get(&node).cloned(),
             plan: plan.share_of(node),
         };
-        ctx.send(node, ConsoleMessage::Launch { spec: Box::new(spec), private: Default::default() });
+        let (spec, after_end) = (Box::new(spec), launch.after_end);
+        ctx.send(node, ConsoleMessage::Launch { spec, private: Default::default(), after_end });
     }
 }
 
@@ -318,17 +347,55 @@ fn goal_reached(ctx: &EventCtx<'_>) -> Option<String> {
     if ctx.session.run.is_ending() {
         return None;
     }
-    let totals = ctx.model.progress.as_ref().map(|progress| progress.totals);
-    let seconds = ctx.model.run.started.map_or(0, |started| ctx.now.since(started) / 1000);
     ctx.session.until.iter().find_map(|until| {
-        let (reached, text) = match until {
-            StopGoal::Steps(n) => (totals.is_some_and(|totals| totals.env_step >= *n), format!("steps={n}")),
-            StopGoal::Iters(n) => {
-                (totals.is_some_and(|totals| totals.train_iter >= *n), format!("iters={n}"))
-            }
-            StopGoal::Evals(n) => (ctx.session.run.evals >= *n, format!("evals={n}")),
-            StopGoal::Seconds(n) => (seconds >= *n, format!("seconds={n}")),
-        };
-        reached.then_some(text)
+        let (counted, goal) = counted(ctx, *until);
+        counted.is_some_and(|counted| counted >= goal).then(|| format!("{}={goal}", until.name()))
     })
+}
+
+/// What a goal has counted, `None` without totals, and its value.
+fn counted(ctx: &EventCtx<'_>, goal: StopGoal) -> (Option<u64>, u64) {
+    let totals = ctx.model.progress.as_ref().map(|progress| progress.totals);
+    let seconds = || ctx.model.run.started.map_or(0, |started| ctx.now.since(started) / 1000);
+    match goal {
+        StopGoal::Steps(n) => (totals.map(|totals| totals.env_step), n),
+        StopGoal::Iters(n) => (totals.map(|totals| totals.train_iter), n),
+        StopGoal::Evals(n) => (Some(ctx.session.run.evals), n),
+        StopGoal::Seconds(n) => (Some(seconds()), n),
+    }
+}
+
+/// Reports once that a goal counts nothing of a program: the run would not end by it.
+fn report_uncounted(ctx: &mut EventCtx<'_>) {
+    let is_program = ctx.model.plan.as_ref().is_some_and(|plan| !plan.is_builtin());
+    if ctx.session.run.uncounted_reported || ctx.session.run.stage != RunStage::Running || !is_program {
+        return;
+    }
+    let is_empty = |goal: &&StopGoal| {
+        !matches!(goal, StopGoal::Seconds(_)) && counted(ctx, **goal).0.unwrap_or_default() == 0
+    };
+    let Some(goal) = ctx.session.until.iter().find(is_empty).copied() else {
+        ctx.session.run.uncounted = None;
+        return;
+    };
+    let since = *ctx.session.run.uncounted.get_or_insert(ctx.now);
+    if ctx.now.since(since) < UNCOUNTED_MS {
+        return;
+    }
+    ctx.session.run.uncounted_reported = true;
+    let (counts, reports) = match goal {
+        StopGoal::Evals(_) => ("evaluations", "rankdeck.eval()"),
+        StopGoal::Iters(_) => ("iterations", "rankdeck.report()"),
+        StopGoal::Steps(_) | StopGoal::Seconds(_) => ("steps", "rankdeck.report()"),
+    };
+    let text = format!(
+        "`--until {}={}` has counted no {counts} in {} s: report them with `{reports}`",
+        goal.name(),
+        counted(ctx, goal).1,
+        UNCOUNTED_MS / 1000
+    );
+    let Some(first) = ctx.model.ranks.first().map(|rank| rank.node) else { return };
+    let host = ctx.host_name(first);
+    ctx.note(EventTone::Warn, text.clone());
+    ctx.report(ReportBody::Notice { node_rank: first, host, text });
 }

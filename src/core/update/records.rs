@@ -5,13 +5,13 @@ use super::ownership::{self, LaunchFinding};
 use super::progress::Measured;
 use super::{charts, failure, link, policy, progress, queries, ranks};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
-use crate::model::{ChartMarkKind, EventTone};
+use crate::model::{ChartMarkKind, EventTone, HostResults};
 use crate::origin;
 use crate::report::ReportBody;
 use crate::run::EndCause;
 use crate::session::{EventCtx, RecordContext};
 use crate::work::FoundFile;
-use rankdeck_proto::message::{CheckpointFile, Record, RecordEvent, StopMode, Survivor};
+use rankdeck_proto::message::{CheckpointFile, Record, RecordEvent, RunResults, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
 
 /// Age in seconds up to which a proof in an agent's records may still be followed by a new generation.
@@ -79,8 +79,9 @@ pub(super) fn catch_up(ctx: &mut EventCtx<'_>) {
 
 fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
     let past = matches!(ctx.host(node).machine.stage, HostStage::Live { target } if record.seq <= target);
+    let found = ctx.host(node).machine.found_at.is_some_and(|found| record.seq <= found);
     let Record { time, generation, event, .. } = record;
-    let at = RecordContext { node, generation, time, past };
+    let at = RecordContext { node, generation, time, past, found };
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
@@ -89,11 +90,13 @@ fn act_on(ctx: &mut EventCtx<'_>, node: NodeRank, record: Record) {
             ranks::exited(ctx, at, rank, pid, end);
         }
         RecordEvent::Signalled { rank, pid, signal } => queries::on_signal(ctx, at, rank, pid, signal),
-        RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
+        RecordEvent::StopOrdered { mode, by, ends } => stop_ordered(ctx, at, mode, by, ends),
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
         RecordEvent::CheckpointFiles { files, complete } => found_files(ctx, at, files, complete),
+        RecordEvent::CheckpointUnread { path } => unread(ctx, at, &path),
+        RecordEvent::Results { results } => found_results(ctx, at, *results),
         RecordEvent::Ended { ending } => policy::end_recorded(ctx, generation, *ending),
         RecordEvent::Rank { rank, event } => ranks::on_rank_event(ctx, at, rank, event),
         RecordEvent::Metrics {
@@ -128,7 +131,8 @@ fn launched(ctx: &mut EventCtx<'_>, at: RecordContext, spec: &rankdeck_proto::me
     }
     // Once more: those of the host of rank 0 may come after another host's word of this launch.
     charts::begin(ctx, spec.generation, spec.resume.as_deref());
-    origin::leave_behind(&mut ctx.model.checkpoints, spec.generation, spec.resume.as_deref());
+    let by = Some(at.node);
+    origin::leave_behind(&mut ctx.model.checkpoints, spec.generation, spec.resume.as_deref(), by);
     // By the agent's own clock.
     let machine = &mut ctx.host(at.node).machine;
     let age_s = machine.hello_time - *machine.first_launch.get_or_insert(at.time);
@@ -146,13 +150,22 @@ fn launched(ctx: &mut EventCtx<'_>, at: RecordContext, spec: &rankdeck_proto::me
     ctx.note_at(at.time, EventTone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
 }
 
-fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: String) {
+fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: String, ends: bool) {
     let name = ctx.host_name(at.node);
     let how = mode.word();
     ctx.note_at(at.time, EventTone::Info, format!("{name}: stop ordered by {by} ({how})"));
     let host = ctx.host(at.node);
     host.machine.stop_recorded |= host.machine.generation == Some(at.generation);
     let has_no_launch = host.machine.has_no_launch();
+    if ends {
+        let was_over = host.machine.proved >= Some(at.generation);
+        let own = host.machine.ends_sent.remove(&mode);
+        policy::stop_recorded(ctx, at, &by, own);
+        if was_over {
+            // It has stopped nothing.
+            return;
+        }
+    }
     let run = &mut ctx.session.run;
     if has_no_launch || !run.is_current(at.generation) {
         return;
@@ -170,20 +183,57 @@ fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: S
     }
 }
 
-/// The checkpoint files of a host, once no rank is left there.
+/// Checkpoint files of a host: completed ones, and all of them once no rank is left there.
 fn found_files(ctx: &mut EventCtx<'_>, at: RecordContext, files: Vec<CheckpointFile>, complete: bool) {
     let found = |file: CheckpointFile| {
         let changed = Some(file.modified).filter(|time| time.is_finite() && *time > 0.0)?;
         // No file is from the future.
         let (time, _) = failure::on_our_clock(ctx, at.node, changed.min(at.time));
-        Some(FoundFile { node: at.node, path: file.path, bytes: file.bytes, time })
+        let steps = (file.env_step, file.step_from);
+        Some((FoundFile { node: at.node, path: file.path, bytes: file.bytes, time }, steps))
     };
-    let found: Vec<FoundFile> = files.into_iter().filter_map(found).collect();
+    let found: Vec<(FoundFile, _)> = files.into_iter().filter_map(found).collect();
+    for (file, steps) in &found {
+        ranks::found(ctx, at, file, *steps);
+    }
     let run = &mut ctx.session.run;
-    found.into_iter().for_each(|file| run.add_file(file));
+    found.into_iter().for_each(|(file, _)| run.add_file(file));
     if run.is_current(at.generation) {
         run.facts.searched.insert(at.node, complete);
     }
+}
+
+/// Ranks of a host train without having opened the checkpoint that they resume from. One that another host has
+/// read may have been sent to them.
+fn unread(ctx: &mut EventCtx<'_>, at: RecordContext, path: &str) {
+    let run = &mut ctx.session.run;
+    if !run.is_current(at.generation) || !run.facts.unread.insert(at.node) {
+        return;
+    }
+    let read = ctx.members().any(|host| !ctx.session.run.facts.unread.contains(&host.node_rank));
+    if read {
+        return;
+    }
+    let before = Generation(at.generation.0.saturating_sub(1));
+    let has_saved = ctx.model.checkpoints.iter().any(|saved| saved.generation == before);
+    let (count, generation) = ctx.session.run.unread;
+    let follows = generation == before && !has_saved && at.generation > Generation(0);
+    ctx.session.run.unread = (if follows { count.saturating_add(1) } else { 1 }, at.generation);
+    let text = format!(
+        "checkpoint was not read: no rank has opened {path}; read RANKDECK_RESUME, or set `launch.resume`"
+    );
+    let name = ctx.host_name(at.node);
+    ctx.note_at(at.time, EventTone::Warn, text.clone());
+    ctx.report_at(at.generation, at.time, ReportBody::Notice { node_rank: at.node, host: name, text });
+}
+
+/// What ranks of a host have written where they work, in all generations so far.
+fn found_results(ctx: &mut EventCtx<'_>, at: RecordContext, results: RunResults) {
+    let name = ctx.host_name(at.node);
+    let run = &mut ctx.model.run;
+    run.results.retain(|known| known.node != at.node);
+    run.results.push(HostResults { node: at.node, host: name, results });
+    run.results.sort_by_key(|known| known.node);
 }
 
 fn stopped(

@@ -8,12 +8,12 @@ use crate::event::Effect;
 use crate::host::{HostMachine, HostStage};
 use crate::join::{CounterSum, TotalsMatcher};
 use crate::model::{EventTone, HostModel, Model, RankLife, RankModel, RunState};
-use crate::origin::{self, Standing};
+use crate::origin::{self, PlannedCode, Standing};
 use crate::report::{ReportBody, RunOutcome, SCHEMA};
 use crate::run::{ActiveLaunch, ConsoleRole, EndFacts, PendingGeneration, RunStage, StopRequest};
 use crate::session::{CoreState, EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Survivor};
+use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Survivor, end_refusal};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, StopGoal};
@@ -27,16 +27,22 @@ pub(super) fn take_part(ctx: &mut EventCtx<'_>, generation: Generation, plan: &P
     }
 }
 
+/// Most packs that are listed.
+const CODES: usize = 64;
+
 /// Makes `launch` the present generation.
 pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: ActiveLaunch) {
     let world_size = plan.ranks.len();
     install(ctx.model, &plan);
     take_part(ctx, launch.generation, &plan);
     charts::begin(ctx, launch.generation, launch.resume.as_deref());
-    origin::leave_behind(&mut ctx.model.checkpoints, launch.generation, launch.resume.as_deref());
     let adopted = launch.role == ConsoleRole::Onlooker;
     if adopted {
+        // Checkpoints are left behind host by host, as records of the launch come.
         join(ctx, &plan);
+    } else {
+        let resume = launch.resume.as_deref();
+        origin::leave_behind(&mut ctx.model.checkpoints, launch.generation, resume, None);
     }
     let limit = ctx.session.until.iter().filter_map(|until| match until {
         StopGoal::Steps(steps) => Some(*steps),
@@ -52,8 +58,16 @@ pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: Activ
     model.run.resumed.clone_from(&launch.resume);
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
     (model.run.first_failure, model.run.work) = (None, None);
+    model.run.stopped_elsewhere = false;
     model.run.end_warnings.clear();
     model.run.reason.clear();
+    if let Some(PlannedCode::Pack(hash)) = PlannedCode::of(&plan)
+        && model.run.codes.last().is_none_or(|(_, latest)| *latest != hash)
+    {
+        model.run.codes.push((model.run.generation, hash));
+        let over = model.run.codes.len().saturating_sub(CODES);
+        model.run.codes.drain(..over);
+    }
     let (backend, master) = (plan.backend().to_string(), model.run.master.clone());
     let nnodes = plan.members().count() as u32;
     model.plan = Some(plan);
@@ -65,6 +79,7 @@ pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: Activ
         Some(_) | None => RunStage::Launching,
     };
     session.run.launch = Some(launch);
+    session.run.ended = false;
     session.join = TotalsMatcher::new(world_size);
     session.addition = CounterSum::new(world_size);
     session.watch.reset();
@@ -208,6 +223,7 @@ pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
 
 /// A port is reserved next, when all hosts that take part respond.
 pub(super) fn await_hosts(ctx: &mut EventCtx<'_>, generation: Generation, resume: Option<String>) {
+    ctx.session.run.placed = None;
     ctx.session.run.stage =
         RunStage::Reserving { generation, resume, request: None, port: None, away_since: None };
 }
@@ -292,6 +308,9 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
     run.state = RunState::Over;
     ctx.session.run.stage = RunStage::Over;
     ctx.session.run.change = None;
+    if ctx.session.run.facts.cancelled {
+        ctx.model.run.refused = ctx.model.run.id.as_ref().map(|run| end_refusal(run).with_hint());
+    }
     ctx.report(ReportBody::RunFinished {
         outcome: ending.outcome,
         exit_code: ending.exit_code,
@@ -305,9 +324,22 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
         first_failure,
         work: ending.work,
         warnings: ctx.session.run.facts.warnings.clone(),
+        results: ctx.model.run.results(),
     });
     if !ctx.session.linger {
         leave(ctx, ending.exit_code);
+    }
+}
+
+/// No host has reported the run that this console was to show. The console ends, and nothing is known of the run.
+pub(super) fn give_up(ctx: &mut EventCtx<'_>, reason: String, code: u8) {
+    ctx.note(EventTone::Bad, format!("the run is unknown: {reason}"));
+    let run = &mut ctx.model.run;
+    (run.reason, run.exit_code, run.ended) = (reason, Some(code), Some(ctx.now));
+    run.state = RunState::Over;
+    ctx.session.run.stage = RunStage::Over;
+    if !ctx.session.linger {
+        leave(ctx, code);
     }
 }
 
@@ -316,8 +348,9 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
 fn send_ending(ctx: &mut EventCtx<'_>, ending: &Ending) {
     let run = &ctx.session.run;
     let unlaunched = run.launch.is_none() && matches!(ctx.session.goal, Goal::Launch(_));
-    // What failed may have been read after the stop was requested.
-    let cancels = run.facts.by_user && policy::successor_ms(ctx).is_some();
+    // What failed may have been read after the stop was requested. The policy may restart stuck ranks, too.
+    let restarts = ctx.model.plan.as_ref().is_some_and(|plan| plan.experiment.restarts_by_itself());
+    let cancels = run.facts.by_user && (restarts || policy::successor_ms(ctx).is_some());
     if !run.is_launcher() && !unlaunched && !cancels {
         return;
     }

@@ -74,6 +74,7 @@ pub(super) fn restart(ctx: &mut EventCtx<'_>, from: Option<String>, checked: boo
             if let RunStage::Reserving { resume, .. } = &mut ctx.session.run.stage {
                 *resume = from;
             }
+            ctx.session.run.placed = None;
         }
         RunStage::Waiting { until, next } => {
             *until = ctx.now;

@@ -45,7 +45,7 @@ pub(crate) use verdict_store::{RecordedTime, VerdictChange};
 
 use crate::limits::TimeLimits;
 use crate::model::Model;
-use crate::reason::{Confidence, ConfidenceBounds, Severity, VerdictKind};
+use crate::reason::{Confidence, ConfidenceBounds, Reason, Severity, VerdictKind};
 use crate::report::VerdictReport;
 use assess::finding::Finding;
 use assess::late_rank;
@@ -57,7 +57,9 @@ use history::patience::Patience;
 use history::rank_history::RankHistory;
 use history::run_view::{Memory, RunView, fresh_hosts, living};
 use history::silence::{PaceHistory, SilenceModel};
+use patterns::input::InputHistory;
 use patterns::learning::{self, ReturnComparison};
+use patterns::normalizers::NormalizerComparison;
 use patterns::replicas::Replicas;
 use patterns::speed::SpeedHistory;
 use patterns::stall::StallDetector;
@@ -97,6 +99,10 @@ pub(crate) struct Detector {
     returns: ReturnComparison,
     #[serde(default)]
     speed: SpeedHistory,
+    #[serde(default)]
+    input: InputHistory,
+    #[serde(default)]
+    normalizers: NormalizerComparison,
 }
 
 impl Detector {
@@ -205,6 +211,7 @@ impl Detector {
         // History.
         let histories = living(model);
         self.replicas.compare(&histories);
+        self.normalizers.compare(&histories);
         model.hosts.iter().for_each(|host| self.heartbeats.record_link(host));
         self.check_weights(model);
         let memory = Memory {
@@ -230,7 +237,8 @@ impl Detector {
             .map(|straggler| (straggler, awake_ms))
             .or_else(|| self.straggler.take())
             .filter(|(_, seen)| awake_ms.saturating_sub(*seen) < stragglers::HOLD_MS);
-        let slow = self.speed.observe(model, awake_ms);
+        let slow = self.speed.observe(model, awake_ms).map(Finding::SlowRun);
+        let slow = slow.into_iter().chain(self.input.observe(model, awake_ms).map(Finding::InputBound));
         // Verdicts.
         let mut verdicts: BTreeMap<VerdictKey, VerdictReport> = BTreeMap::new();
         for finding in findings.found {
@@ -242,7 +250,7 @@ impl Detector {
         }
         let is_critical = verdicts.values().any(|verdict| verdict.severity == Severity::Red);
         let straggler = self.straggler.as_ref().map(|(straggler, _)| Finding::Straggler(straggler.clone()));
-        for finding in straggler.into_iter().chain(slow.map(Finding::SlowRun)).filter(|_| !is_critical) {
+        for finding in straggler.into_iter().chain(slow).filter(|_| !is_critical) {
             let verdict = evidence::verdict(&run, &finding);
             // A verdict that the rank is late right now wins.
             verdicts.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
@@ -261,13 +269,18 @@ impl Detector {
         self.inspections.request(&suspects, awake_ms)
     }
 
-    /// Weights of scripts that differ, or contain NaN or Inf: facts, as for the built-in trainer.
+    /// Weights of scripts that differ or contain NaN or Inf, and normalizers that differ: facts, as for the built-in
+    /// trainer.
     fn check_weights(&mut self, model: &Model) {
         let odd = |ranks: &[Rank]| if let [rank] = ranks { Some(*rank) } else { None };
         if let Some(found) = self.replicas.not_finite().cloned() {
             self.verdicts.only_fact(odd(&found.ranks), facts::not_finite(model, &found));
         } else if let Some(drift) = self.replicas.drift() {
             self.verdicts.only_fact(drift.odd().first().copied(), facts::replicas_differ(model, &drift));
+        } else if let Some(drift) = self.normalizers.drift().filter(|_| self.replicas.agree()) {
+            self.verdicts.only_fact(None, facts::normalizers_differ(model, drift));
+        } else if self.verdicts.reason(VerdictKind::Drift) == Some(Reason::NormalizersDiffer) {
+            self.verdicts.withdraw(VerdictKind::Drift);
         }
     }
 

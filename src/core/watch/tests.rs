@@ -13,6 +13,7 @@ mod properties;
 mod stalls;
 mod stragglers;
 mod stuck;
+mod workers;
 
 use crate::event::{Event, StopSource};
 use crate::reason::Reason;

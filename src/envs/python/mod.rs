@@ -1,6 +1,7 @@
-//! Python environments (any Gymnasium id, Atari games), in one worker process per rank.
+//! Python environments (any Gymnasium id, Atari games, vector environments of others), in worker processes of a
+//! rank, each with a part of its environments ([`super::parted`]).
 //!
-//! The worker ([`process`], `worker.py`) writes observations, rewards and flags into shared memory
+//! A worker ([`process`], `worker.py`) writes observations, rewards and flags into shared memory
 //! ([`shared`]); a byte each way over pipes passes the turn. Returns and lengths of episodes are counted
 //! here, from raw rewards and real ends, so that clipped rewards and lost lives change what is learned but not
 //! what is reported.
@@ -19,6 +20,7 @@
 mod process;
 mod shared;
 
+use super::parted::PartedVector;
 use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
     Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports,
@@ -28,7 +30,7 @@ use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::EnvImage;
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use shared::SharedMemory;
 
 /// Environments in a Python worker.
@@ -107,9 +109,15 @@ fn make(
     envs: usize,
     streams: Option<Streams>,
 ) -> Result<Spec, EnvError> {
+    worker.order(&order(worker, env, envs, streams))?;
+    spec(worker)
+}
+
+/// What a worker makes.
+fn order(worker: &PythonWorker, env: &Env, envs: usize, streams: Option<Streams>) -> Value {
     let seeds = |i: usize| streams.map_or([0; 6], |streams| streams.words(i));
     let small = |i: usize| streams.map_or(0, |streams| streams.small(i));
-    let config = json!({
+    json!({
         "id": env.id,
         "envs": envs,
         "first_env": streams.map_or(0, |streams| streams.first_env),
@@ -117,16 +125,117 @@ fn make(
         "seeds": (0..envs).map(seeds).collect::<Vec<_>>(),
         "small_seeds": (0..envs).map(small).collect::<Vec<_>>(),
         "max_episode_steps": env.max_episode_steps,
+        "kwargs": env.kwargs.clone().unwrap_or_default(),
+        "wrappers": env.wrappers.clone().unwrap_or_default(),
+        "vector": env.vector,
         "atari": env.atari(),
         "atari_keys": env.atari_keys(),
-        "is_atari": env.is_atari(),
+        "is_atari": env.is_atari() && env.vector.is_none(),
         "show": streams.is_some_and(|streams| streams.purpose == EnvPurpose::Show),
-    });
-    let spaces: Spaces = worker.spaces(&config)?;
-    let spec = spaces.spec();
+    })
+}
+
+/// The spaces that the worker answers with.
+fn spec(worker: &mut PythonWorker) -> Result<Spec, EnvError> {
+    let spec = worker.spaces()?.spec();
     match refusal(&spec) {
         Some(why) => Err(worker.refuse(why)),
         None => Ok(spec),
+    }
+}
+
+/// Processes for `envs` environments of a rank.
+fn workers(env: &Env, envs: usize, purpose: EnvPurpose) -> usize {
+    let share = if purpose == EnvPurpose::Show { 1 } else { default_workers(env) };
+    env.workers.map_or(share, |workers| workers as usize).clamp(1, envs.max(1))
+}
+
+/// Workers of a rank without `env.workers`: its share of the cores, or one that has threads of its own.
+pub fn default_workers(env: &Env) -> usize {
+    if env.is_atari() || env.vector.is_some() || env.id.starts_with(ENVPOOL) {
+        return 1;
+    }
+    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
+}
+
+/// What ids of EnvPool begin with; it has threads of its own.
+const ENVPOOL: &str = "envpool:";
+
+/// `envs` environments, reset, in as many workers as [`Env::workers`] asks for; the first is `open` or new.
+pub(super) fn make_all(
+    env: &Env,
+    envs: usize,
+    streams: Streams,
+    mut open: Option<PythonWorker>,
+    imports: WorkerImports,
+) -> Result<Box<dyn VectorEnv>, EnvError> {
+    let count = workers(env, envs, streams.purpose);
+    let mut started = Vec::with_capacity(count);
+    for i in 0..count {
+        let (from, to) = (envs * i / count, envs * (i + 1) / count);
+        let streams = Streams { first_env: streams.first_env.wrapping_add(from as u32), ..streams };
+        let worker = open.take().map_or_else(|| PythonWorker::start(env, imports), Ok)?;
+        started.push(StartingVector::begin(env, to - from, streams, worker)?);
+    }
+    // All import and make their environments at the same time.
+    let resetting = started.into_iter().map(StartingVector::reset).collect::<Result<Vec<_>, _>>()?;
+    let mut ready: Vec<Box<dyn VectorEnv>> = Vec::with_capacity(count);
+    for vector in resetting {
+        ready.push(Box::new(vector.ready()?));
+    }
+    match ready.len() {
+        1 => Ok(ready.remove(0)),
+        _ => Ok(Box::new(PartedVector::new(ready))),
+    }
+}
+
+/// A worker that makes its environments.
+struct StartingVector {
+    env: Env,
+    envs: usize,
+    streams: Streams,
+    worker: PythonWorker,
+}
+
+impl StartingVector {
+    fn begin(
+        env: &Env,
+        envs: usize,
+        streams: Streams,
+        mut worker: PythonWorker,
+    ) -> Result<StartingVector, EnvError> {
+        worker.order(&order(&worker, env, envs, Some(streams)))?;
+        Ok(StartingVector { env: env.clone(), envs, streams, worker })
+    }
+
+    /// Maps the memory and requests a reset.
+    fn reset(self) -> Result<PythonVector, EnvError> {
+        let StartingVector { env, envs, streams, mut worker } = self;
+        let spec = spec(&mut worker)?;
+        let shared = SharedMemory::new(worker.memory(), &spec, envs)
+            .map_err(|error| worker.refuse(format!("cannot map its shared memory: {error}")))?;
+        worker.send(&shared.layout().to_string(), "its shared memory")?;
+        let atari = env.atari();
+        let train = streams.purpose == EnvPurpose::Train;
+        let games = env.is_atari() && env.vector.is_none();
+        let mut vector = PythonVector {
+            worker,
+            shared,
+            spec,
+            envs,
+            clip_rewards: games && atari.clip_rewards && train,
+            episodic_life: atari.episodic_life && train,
+            running: vec![(0.0, 0); envs],
+            retired: vec![false; envs],
+            first_env: streams.first_env,
+            watcher: None,
+            draws: streams.purpose == EnvPurpose::Show,
+            failed: false,
+        };
+        vector.start_reset()?;
+        Ok(vector)
     }
 }
 
@@ -142,41 +251,23 @@ fn refusal(spec: &Spec) -> Option<String> {
 }
 
 impl PythonVector {
-    /// `envs` environments, reset, in a worker that is [open](open) for this environment or new.
-    pub(super) fn new(
-        env: &Env,
-        envs: usize,
-        streams: Streams,
-        mut worker: PythonWorker,
-    ) -> Result<PythonVector, EnvError> {
-        let spec = make(&mut worker, env, envs, Some(streams))?;
-        let shared = SharedMemory::new(worker.memory(), &spec, envs)
-            .map_err(|error| worker.refuse(format!("cannot map its shared memory: {error}")))?;
-        worker.send(&shared.layout().to_string(), "its shared memory")?;
-        let atari = env.atari();
-        let train = streams.purpose == EnvPurpose::Train;
-        let mut this = PythonVector {
-            worker,
-            shared,
-            spec,
-            envs,
-            clip_rewards: env.is_atari() && atari.clip_rewards && train,
-            episodic_life: atari.episodic_life && train,
-            running: vec![(0.0, 0); envs],
-            retired: vec![false; envs],
-            first_env: streams.first_env,
-            watcher: None,
-            draws: streams.purpose == EnvPurpose::Show,
-            failed: false,
-        };
-        this.reset()?;
-        this.worker.started();
-        Ok(this)
+    /// Waits for the first reset.
+    fn ready(mut self) -> Result<PythonVector, EnvError> {
+        self.finish_reset()?;
+        self.worker.started();
+        Ok(self)
     }
 
-    fn ask(&mut self, request: u8, doing: &'static str, activity: Activity) -> Result<(), EnvError> {
-        self.request(request, doing)?;
-        self.answered(request, doing, activity)
+    fn start_reset(&mut self) -> Result<(), EnvError> {
+        self.running.fill((0.0, 0));
+        self.retired.fill(false);
+        self.shared.retire_none();
+        self.request(b'r', "a reset")
+    }
+
+    fn finish_reset(&mut self) -> Result<(), EnvError> {
+        self.answered(b'r', "a reset", Activity::EnvReset)?;
+        self.refuse_non_finite()
     }
 
     fn request(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
@@ -285,8 +376,8 @@ impl VectorEnv for PythonVector {
         outcome.episodes.clear();
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
         for (env, running) in self.running.iter_mut().enumerate() {
-            outcome.valid[env] = !self.retired[env];
-            if self.retired[env] {
+            outcome.valid[env] = !self.retired[env] && !flags.only_reset(env);
+            if !outcome.valid[env] {
                 (outcome.terminated[env], outcome.truncated[env]) = (false, false);
                 continue;
             }
@@ -326,11 +417,8 @@ impl VectorEnv for PythonVector {
     }
 
     fn reset(&mut self) -> Result<(), EnvError> {
-        self.running.fill((0.0, 0));
-        self.retired.fill(false);
-        self.shared.retire_none();
-        self.ask(b'r', "a reset", Activity::EnvReset)?;
-        self.refuse_non_finite()
+        self.start_reset()?;
+        self.finish_reset()
     }
 
     fn watch(&mut self, watcher: Watcher) {

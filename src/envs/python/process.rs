@@ -68,6 +68,8 @@ pub struct PythonWorker {
     tail: Arc<LogTail>,
     /// It has not reset its environments yet.
     starting: bool,
+    /// When the latest request was sent.
+    asked: Instant,
 }
 
 impl PythonWorker {
@@ -109,6 +111,7 @@ impl PythonWorker {
             memory,
             tail: LogTail::follow(errors),
             starting: true,
+            asked: Instant::now(),
         })
     }
 
@@ -152,9 +155,15 @@ impl PythonWorker {
         EnvError::Worker { id: self.id.clone(), error, traceback, usage: false }
     }
 
-    /// Lets the worker make the environments; returns their spaces.
-    pub(super) fn spaces(&mut self, config: &Value) -> Result<Spaces, EnvError> {
+    /// Lets the worker make environments; [`PythonWorker::spaces`] waits for them.
+    pub(super) fn order(&mut self, config: &Value) -> Result<(), EnvError> {
         self.send(&config.to_string(), "what to make")?;
+        self.asked = Instant::now();
+        Ok(())
+    }
+
+    /// The spaces of the environments that were [ordered](PythonWorker::order).
+    pub(super) fn spaces(&mut self) -> Result<Spaces, EnvError> {
         // Imports of large packages from a cold disk take their time.
         match self.answer("making the environments", self.timeout * 2, &mut || ())? {
             Some(text) => serde_json::from_slice(&text).map_err(|error| self.confused(&error.to_string())),
@@ -179,6 +188,7 @@ impl PythonWorker {
 
     /// Sends a request; `doing` is for messages ("a step").
     pub(super) fn request(&mut self, request: u8, doing: &str) -> Result<(), EnvError> {
+        self.asked = Instant::now();
         let sent = match &mut self.requests {
             Some(requests) => requests.write_all(&[request]),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -221,7 +231,8 @@ impl PythonWorker {
         within: Duration,
         on_wait: &mut dyn FnMut(),
     ) -> Result<Option<Vec<u8>>, EnvError> {
-        let deadline = Instant::now() + within;
+        // From the request on: workers work at the same time, and are waited for one after the other.
+        let deadline = (self.asked + within).max(Instant::now() + POLL);
         let mut tag = [0];
         self.read(&mut tag, deadline, (doing, within), on_wait)?;
         if tag[0] == b'k' {

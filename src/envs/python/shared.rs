@@ -31,6 +31,7 @@ pub(super) struct SharedMemory {
     terminated: usize,
     truncated: usize,
     lost_life: usize,
+    only_reset: usize,
     retired: usize,
     moves: usize,
 }
@@ -40,6 +41,7 @@ pub(super) struct EpisodeFlags<'a> {
     terminated: &'a [u8],
     truncated: &'a [u8],
     lost_life: &'a [u8],
+    only_reset: &'a [u8],
 }
 
 impl EpisodeFlags<'_> {
@@ -49,6 +51,11 @@ impl EpisodeFlags<'_> {
 
     pub(super) fn truncated(&self, env: usize) -> bool {
         self.truncated[env] != 0
+    }
+
+    /// The step was only the reset after an episode.
+    pub(super) fn only_reset(&self, env: usize) -> bool {
+        self.only_reset[env] != 0
     }
 
     /// A life was lost and the game continues.
@@ -78,11 +85,13 @@ impl SharedMemory {
             Ok(begin)
         };
         let seen = observation_len.checked_mul(element).ok_or_else(too_large)?;
-        let parts = [action, seen, seen, 8, 1, 1, 1, 1].map(&mut place);
-        let [actions, observations, final_observations, rewards, terminated, truncated, lost_life, retired] =
-            parts;
+        let parts = [action, seen, seen, 8].map(&mut place);
+        let flags = [1; 5].map(&mut place);
+        let [actions, observations, final_observations, rewards] = parts;
         let parts = (actions?, observations?, final_observations?, rewards?);
-        let (terminated, truncated, lost_life, retired) = (terminated?, truncated?, lost_life?, retired?);
+        let [terminated, truncated, lost_life, only_reset, retired] = flags;
+        let (terminated, truncated, retired) = (terminated?, truncated?, retired?);
+        let (lost_life, only_reset) = (lost_life?, only_reset?);
         let moves = size;
         let size = size.checked_add(ALIGN).ok_or_else(too_large)?;
         memory.set_len(size as u64)?;
@@ -101,6 +110,7 @@ impl SharedMemory {
             terminated,
             truncated,
             lost_life,
+            only_reset,
             retired,
             moves,
         })
@@ -118,6 +128,7 @@ impl SharedMemory {
             "terminated": self.terminated,
             "truncated": self.truncated,
             "lost_life": self.lost_life,
+            "only_reset": self.only_reset,
             "retired": self.retired,
             "moves": self.moves,
         })
@@ -206,6 +217,7 @@ impl SharedMemory {
             terminated: self.part(self.terminated, self.envs),
             truncated: self.part(self.truncated, self.envs),
             lost_life: self.part(self.lost_life, self.envs),
+            only_reset: self.part(self.only_reset, self.envs),
         }
     }
 }

@@ -6,7 +6,7 @@ use rankdeck_types::experiment::EnvWorker;
 use std::time::{Duration, Instant};
 
 fn config(id: &str, python: &str) -> Env {
-    Env { worker: EnvWorker::Python, python: python.into(), ..Env::new(id, 1) }
+    Env { worker: EnvWorker::Python, python: python.into(), workers: Some(1), ..Env::new(id, 1) }
 }
 
 fn vector(env: &Env, envs: usize, purpose: EnvPurpose) -> Result<Box<dyn VectorEnv>, EnvError> {
@@ -20,6 +20,11 @@ fn refused(env: &Env) -> EnvError {
 
 fn started(env: &Env) -> PythonWorker {
     PythonWorker::start(env, WorkerImports::CurrentDirectory).unwrap()
+}
+
+/// Two environments, reset, in this worker.
+fn of(env: &Env, streams: Streams, worker: PythonWorker) -> Result<PythonVector, EnvError> {
+    StartingVector::begin(env, 2, streams, worker)?.reset()?.ready()
 }
 
 fn gone(pid: u32) -> bool {
@@ -67,7 +72,7 @@ fn python_2_failures_report_cause_and_location() {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
         let streams = Streams { seeds, first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
-        let mut vector = PythonVector::new(&env, 2, streams, started(&env)).unwrap();
+        let mut vector = of(&env, streams, started(&env)).unwrap();
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
         let pid = vector.worker.pid();
@@ -110,7 +115,7 @@ fn python_4_nonfinite_values_are_rejected_on_arrival() {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let streams =
             Streams { seeds: Seeds::new(1), first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
-        let mut vector = PythonVector::new(&env, 2, streams, started(&env)).unwrap();
+        let mut vector = of(&env, streams, started(&env)).unwrap();
         let mut outcome = StepOutcome::new(&vector.spec, 2);
         vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
         let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
@@ -143,7 +148,7 @@ fn python_3_a_dropped_vector_leaves_no_process() {
     let streams =
         Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
     let env = config("CartPole-v1", &python);
-    let vector = PythonVector::new(&env, 2, streams, started(&env)).unwrap();
+    let vector = of(&env, streams, started(&env)).unwrap();
     let pid = vector.worker.pid();
     assert!(!gone(pid));
     drop(vector);
@@ -156,7 +161,7 @@ fn fake(id: &str) -> PythonVector {
     let streams =
         Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
     let env = config(id, python);
-    PythonVector::new(&env, 2, streams, started(&env)).unwrap()
+    of(&env, streams, started(&env)).unwrap()
 }
 
 #[test]
@@ -408,7 +413,7 @@ fn python_2_and_3_unclaimed_worker_exits_on_error_or_drop() {
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
     let streams =
         Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
-    let error = PythonVector::new(&env, 2, streams, worker).err().unwrap().to_string();
+    let error = of(&env, streams, worker).err().unwrap().to_string();
     assert!(error.contains("was killed by SIGKILL"), "{error}");
     assert!(gone(pid));
     let (worker, _) = open(&env, WorkerImports::CurrentDirectory).unwrap();
@@ -428,5 +433,111 @@ fn small_seeds_do_not_overlap() {
                 assert!(seed < 1 << 31 && seen.insert(seed), "{purpose:?} {rank} {index}");
             }
         }
+    }
+}
+
+/// Steps two kinds of the same environments by the same actions and compares all that they show.
+fn assert_same(one: &mut dyn VectorEnv, other: &mut dyn VectorEnv, steps: i64) {
+    let envs = one.len();
+    let mut outcomes = [0, 1].map(|_| StepOutcome::new(one.spec(), envs));
+    let mut episodes = 0;
+    for step in 0..steps {
+        let actions: Vec<i64> = (0..envs as i64).map(|env| (step * 5 + env) % 3 % 2).collect();
+        one.step(Actions::Discrete(&actions), &mut outcomes[0]).unwrap();
+        other.step(Actions::Discrete(&actions), &mut outcomes[1]).unwrap();
+        assert_eq!(one.observations(), other.observations(), "step {step}");
+        let [a, b] = &outcomes;
+        assert_eq!((&a.rewards, &a.terminated, &a.truncated), (&b.rewards, &b.terminated, &b.truncated));
+        assert_eq!((&a.valid, &a.episodes), (&b.valid, &b.episodes));
+        episodes += a.episodes.len();
+    }
+    assert!(episodes > envs, "{episodes}");
+}
+
+#[test]
+fn more_workers_give_the_same_episodes() {
+    let Some(python) = python("gymnasium") else { return };
+    let env = config("CartPole-v1", &python);
+    let of = |workers| {
+        let env = Env { workers: Some(workers), ..env.clone() };
+        vector(&env, 5, EnvPurpose::Train).unwrap()
+    };
+    let (mut one, mut three) = (of(1), of(3));
+    assert_same(&mut *one, &mut *three, 150);
+    one.reset().unwrap();
+    three.reset().unwrap();
+    assert_eq!(one.observations(), three.observations());
+}
+
+#[test]
+fn keyword_arguments_and_wrappers_reach_the_environment() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let env = Env {
+        kwargs: Some([("sutton_barto_reward".to_owned(), toml::Value::Boolean(true))].into()),
+        wrappers: Some(vec!["own_envs:Doubled".into(), "own_envs:Doubled".into()]),
+        ..config("CartPole-v1", &faulty_python(folder.path(), &python))
+    };
+    let mut made = vector(&env, 1, EnvPurpose::Train).unwrap();
+    let mut outcome = StepOutcome::new(made.spec(), 1);
+    let mut rewards = Vec::new();
+    for _ in 0..12 {
+        made.step(Actions::Discrete(&[1]), &mut outcome).unwrap();
+        rewards.push(outcome.rewards[0]);
+    }
+    // 0 per step and -1 at the end, twice doubled.
+    assert!(rewards.contains(&0.0) && rewards.contains(&-4.0), "{rewards:?}");
+}
+
+#[test]
+fn vector_of_a_factory_steps_as_single_environments_do() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let env = config("CartPole-v1", &faulty_python(folder.path(), &python));
+    let of = |factory: &str| {
+        let env = Env { vector: Some(format!("own_envs:{factory}")), ..env.clone() };
+        vector(&env, 3, EnvPurpose::Train).unwrap()
+    };
+    let (mut same, mut next) = (of("same_step"), of("next_step"));
+    assert_eq!(same.spec(), next.spec());
+    let mut outcomes = [0, 1].map(|_| StepOutcome::new(same.spec(), 3));
+    let (mut skipped, mut ended) = (0, [0, 0]);
+    for step in 0..120_i64 {
+        let actions: Vec<i64> = (0..3).map(|env| (step + env) % 2).collect();
+        same.step(Actions::Discrete(&actions), &mut outcomes[0]).unwrap();
+        next.step(Actions::Discrete(&actions), &mut outcomes[1]).unwrap();
+        assert!(outcomes[0].valid.iter().all(|valid| *valid));
+        skipped += outcomes[1].valid.iter().filter(|valid| !**valid).count();
+        for (count, outcome) in ended.iter_mut().zip(&outcomes) {
+            *count += outcome.episodes.len();
+            for episode in &outcome.episodes {
+                assert!((episode.episode_return - episode.length as f64).abs() < 1e-9, "{episode:?}");
+            }
+        }
+    }
+    assert!(ended[0] > 3 && ended[1] > 3, "{ended:?}");
+    // The last episodes may have ended in the last step.
+    assert!(skipped <= ended[1] && skipped + 3 >= ended[1], "{skipped} {ended:?}");
+}
+
+#[test]
+fn wrong_factory_wrapper_or_space_is_refused_by_name() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let env = config("CartPole-v1", &faulty_python(folder.path(), &python));
+    let text = |env: &Env| refused(env).to_string();
+    for (wrong, word) in [
+        (Env { vector: Some("own_envs:missing".into()), ..env.clone() }, "missing"),
+        (Env { vector: Some("no_such_module:x".into()), ..env.clone() }, "no_such_module"),
+        (Env { vector: Some("own_envs:too_many".into()), ..env.clone() }, "2 environments instead of 1"),
+        (Env { wrappers: Some(vec!["own_envs:missing".into()]), ..env.clone() }, "missing"),
+        (Env { wrappers: Some(vec!["own_envs:Sequenced".into()]), ..env.clone() }, "Sequence"),
+        (
+            Env { kwargs: Some([("nonsense".to_owned(), toml::Value::Integer(1))].into()), ..env.clone() },
+            "nonsense",
+        ),
+    ] {
+        let text = text(&wrong);
+        assert!(text.contains(word), "{text}");
     }
 }

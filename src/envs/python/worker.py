@@ -161,45 +161,157 @@ class Broken(Exception):
     """An environment does not keep to its spaces."""
 
 
+def described(observation, action):
+    """Shape and type of observations, whether to turn them, the actions, and how one is made of the policy's numbers."""
+    import numpy
+    from gymnasium import spaces
+
+    kind = "u8" if observation.dtype == numpy.uint8 else "f32"
+    shape = observation.shape or (1,)
+    # Images with colours last; networks take them first.
+    turn = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) > 4
+    if turn:
+        shape = (shape[2], shape[0], shape[1])
+    if isinstance(action, spaces.Discrete):
+        start = int(getattr(action, "start", 0))
+        return shape, kind, turn, {"n": int(action.n)}, lambda value: int(value) + start
+    if isinstance(action, spaces.Box) and numpy.issubdtype(action.dtype, numpy.floating):
+        bounds = {"low": [bound(value) for value in action.low.ravel()], "high": [bound(value) for value in action.high.ravel()]}
+        # A copy: environments may keep what they are given.
+        return shape, kind, turn, bounds, lambda value: value.reshape(action.shape).astype(action.dtype)
+    raise Refused(
+        "its action space %s is neither discrete nor continuous" % (action,),
+        "choose another env.id, or register one whose wrapper has a Discrete or Box action space",
+    )
+
+
+def named(text, key):
+    """What `module:name` names."""
+    import importlib
+
+    module, _, name = text.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        raise Refused("%s: %s" % (sys.executable, error), "install the package, or set PYTHONPATH in launch.env to the folder of the module")
+    except AttributeError as error:
+        raise Refused("env.%s: %s" % (key, error), "name a callable of the module %s" % module)
+    return found
+
+
+class Vector:
+    """A vector environment that somebody else makes: of `env.vector`, or EnvPool's.
+
+    Such environments reset in the step in which an episode ends (SAME_STEP, and Gymnasium 0.29), or in the one after it (NEXT_STEP), which
+    then is no step of theirs.
+    """
+
+    def __init__(self, config):
+        import numpy
+
+        self.numpy = numpy
+        self.env = None
+        self.current = None
+        self.resize(config)
+        observation = getattr(self.env, "single_observation_space", None) or self.env.observation_space
+        action = getattr(self.env, "single_action_space", None) or self.env.action_space
+        if getattr(observation, "dtype", None) is None or not hasattr(observation, "shape"):
+            raise Refused("its observation space %s is not a Box" % (observation,), "flatten it in the factory of env.vector")
+        self.shape, self.type, self.turn, self.actions, convert = described(observation, action)
+        self.convert = lambda values: numpy.stack([numpy.asarray(convert(value)) for value in values])
+
+    def resize(self, config):
+        """Makes the environments, with their seeds. Their number is fixed when they are made."""
+        self.seeds = [int(seed) for seed in config["small_seeds"]]
+        self.first_env = config["first_env"]
+        envs = config["envs"]
+        if self.env is not None and self.envs == envs:
+            return
+        self.envs = envs
+        if self.env is not None:
+            self.env.close()
+        self.env = None
+        if config["vector"]:
+            self.env = named(config["vector"], "vector")(num_envs=envs, **config["kwargs"])
+            self.pool = False
+        else:
+            import envpool
+
+            # Seeds are given when they are made.
+            self.env = envpool.make(config["id"].partition(":")[2], env_type="gymnasium", num_envs=envs, seed=self.seeds[0] if self.seeds else 0, **config["kwargs"])
+            self.pool = True
+        found = getattr(self.env, "num_envs", envs)
+        if not self.pool and found != envs:
+            raise Refused("its factory made %s environments instead of %d" % (found, envs), "use the argument num_envs")
+        mode = getattr(self.env, "metadata", {}).get("autoreset_mode") if not self.pool else "NEXT_STEP"
+        mode = str(getattr(mode, "name", mode)).upper()
+        if mode == "DISABLED":
+            raise Refused("its vector environment does not reset by itself", "set its autoreset_mode to SAME_STEP or NEXT_STEP")
+        import gymnasium
+
+        older = gymnasium.__version__.startswith("0.")
+        self.same_step = mode == "SAME_STEP" or mode == "NONE" and older
+        self.ended = self.numpy.zeros(envs, dtype=bool)
+
+    def put(self, rows, seen):
+        seen = self.numpy.asarray(seen)
+        if self.turn:
+            seen = self.numpy.moveaxis(seen, -1, -3)
+        if seen.shape[0] != rows.shape[0] or seen[0].size != rows[0].size:
+            raise Broken("it returned observations of shape %s; its space has %s" % (seen.shape, self.shape))
+        rows[...] = seen.reshape(rows.shape)
+
+    def reset(self, shared):
+        self.ended[:] = False
+        seen, _ = self.env.reset() if self.pool else self.env.reset(seed=self.seeds)
+        self.put(shared.observations, seen)
+        shared.moves += 1
+
+    def step(self, shared):
+        numpy = self.numpy
+        seen, rewards, terminated, truncated, info = self.env.step(self.convert(shared.actions))
+        terminated, truncated = numpy.asarray(terminated, dtype=bool), numpy.asarray(truncated, dtype=bool)
+        self.put(shared.observations, seen)
+        shared.rewards[...] = rewards
+        shared.terminated[...], shared.truncated[...] = terminated, truncated
+        ended = terminated | truncated
+        if self.same_step:
+            last = info.get("final_obs", info.get("final_observation"))
+            for i in numpy.flatnonzero(ended):
+                if last is None or last[i] is None:
+                    raise Broken("it returned no final observation of environment %d" % (self.first_env + i))
+                self.put(shared.final_observations[i : i + 1], numpy.asarray(last[i])[None])
+        else:
+            # The step after an end only resets.
+            shared.only_reset[...] = self.ended
+            shared.rewards[self.ended] = 0.0
+            ended &= ~self.ended
+            shared.terminated[self.ended], shared.truncated[self.ended] = False, False
+            shared.final_observations[ended] = shared.observations[ended]
+            self.ended = ended
+        shared.moves += 1
+
+    def picture(self):
+        return None
+
+
 class Single:
     """Any environments of Gymnasium, one after the other."""
 
     def __init__(self, config):
-        import gymnasium
         import numpy
 
         self.numpy = numpy
         self.draws = config["show"]
         self.envs = []
         self.resize(config)
-        spaces = gymnasium.spaces
-        observation, action = self.envs[0].observation_space, self.envs[0].action_space
-        self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
-        self.shape = observation.shape or (1,)
+        observation = self.envs[0].observation_space
         # The environment that is being stepped or reset, counted over all ranks.
         self.current = None
         self.expected = observation.shape
-        # Images with colours last; networks take them first.
-        self.turn = len(self.shape) == 3 and self.shape[2] in (1, 3, 4) and min(self.shape[:2]) > 4
-        if self.turn:
-            self.shape = (self.shape[2], self.shape[0], self.shape[1])
-        if isinstance(action, spaces.Discrete):
-            self.actions = {"n": int(action.n)}
-            start = int(action.start)
-            self.convert = lambda value: int(value) + start
-        elif isinstance(action, spaces.Box) and numpy.issubdtype(action.dtype, numpy.floating):
-            self.actions = {
-                "low": [bound(value) for value in action.low.ravel()],
-                "high": [bound(value) for value in action.high.ravel()],
-            }
-            shape, dtype = action.shape, action.dtype
-            # A copy: environments may keep what they are given.
-            self.convert = lambda value: value.reshape(shape).astype(dtype)
-        else:
-            raise Refused(
-                "its action space %s is neither discrete nor continuous" % (action,),
-                "choose another env.id, or register one whose wrapper has a Discrete or Box action space",
-            )
+        self.shape, self.type, self.turn, self.actions, self.convert = described(observation, self.envs[0].action_space)
 
     def resize(self, config):
         """Makes the environments, with their seeds. Existing ones stay: some simulators cannot be started twice."""
@@ -211,7 +323,9 @@ class Single:
     def one(self, config):
         import gymnasium
 
-        options = {} if config["max_episode_steps"] is None else {"max_episode_steps": config["max_episode_steps"]}
+        options = dict(config["kwargs"])
+        if config["max_episode_steps"] is not None:
+            options["max_episode_steps"] = config["max_episode_steps"]
         env = None
         if self.draws:
             try:
@@ -221,7 +335,14 @@ class Single:
                 self.draws = False
         if env is None:
             env = gymnasium.make(config["id"], disable_env_checker=True, **options)
+        for wrapper in config["wrappers"]:
+            env = named(wrapper, "wrappers")(env)
         if not isinstance(env.observation_space, gymnasium.spaces.Box):
+            if not env.observation_space.is_np_flattenable:
+                raise Refused(
+                    "its observation space %s has no fixed number of values" % (env.observation_space,),
+                    "choose another env.id, or add a wrapper to env.wrappers that returns a Box",
+                )
             env = gymnasium.wrappers.FlattenObservation(env)
         return env
 
@@ -309,6 +430,7 @@ class Shared:
         self.terminated = view("terminated", numpy.bool_, ())
         self.truncated = view("truncated", numpy.bool_, ())
         self.lost_life = view("lost_life", numpy.bool_, ())
+        self.only_reset = view("only_reset", numpy.bool_, ())
         self.retired = view("retired", numpy.bool_, ())
         # The rank reads this one while it waits.
         self.moves = numpy.ndarray((1,), dtype=numpy.uint64, buffer=memory, offset=layout["moves"])
@@ -350,6 +472,11 @@ def make(config):
         import numpy  # noqa: F401
     except ImportError as error:
         raise Refused("%s: module %s not found" % (sys.executable, error.name), install("gymnasium>=1.0", "numpy"))
+    if config["vector"] or config["id"].startswith("envpool:"):
+        try:
+            return Vector(config)
+        except ModuleNotFoundError as error:
+            raise Refused("%s: module %s not found" % (sys.executable, error.name), install(error.name or "envpool"))
     game = None
     try:
         import ale_py

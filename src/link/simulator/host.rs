@@ -5,9 +5,10 @@ use super::{CHECKPOINT_EVERY, EVAL_EVERY, FaultKind, SimulatedCluster, Simulated
 use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
-    AgentMessage, ChildSample, ConsoleMessage, Exit, FailureKind, FinishReason, GpuSample, HostSample,
-    HostSignals, LaunchSpec, LinesRead, PROTOCOL, PageSample, Phase, RankEvent, RankSample, RankSignals,
-    RankSnapshot, Record, RecordEvent, StopMode, Survivor, calm_round,
+    AgentMessage, CheckpointContent, CheckpointOrder, CheckpointReply, ChildSample, ConsoleMessage, Exit,
+    FailureKind, FinishReason, GpuSample, HostSample, HostSignals, LaunchSpec, LinesRead, PROTOCOL,
+    PageSample, PartFile, Phase, RankEvent, RankSample, RankSignals, RankSnapshot, Record, RecordEvent,
+    StopMode, Survivor, calm_round,
 };
 use rankdeck_proto::process::ReachOutcome;
 use rankdeck_proto::search::LogFindings;
@@ -174,7 +175,10 @@ impl SimHost {
                 self.send(AgentMessage::PortReserved { request, port: 29_500 }, out);
             }
             ConsoleMessage::Launch { spec, .. } => self.launch(spec, out),
-            ConsoleMessage::Stop { mode, grace_ms } => self.order_stop(mode, grace_ms, out),
+            ConsoleMessage::Stop { mode, grace_ms, ends } => {
+                let order = RecordEvent::StopOrdered { mode, by: "console".to_owned(), ends };
+                self.order_stop(mode, grace_ms, order, out);
+            }
             ConsoleMessage::Inspect { request, ranks } => {
                 let inspections = self.inspect(&ranks);
                 self.send(AgentMessage::Inspected { request, inspections }, out);
@@ -194,6 +198,10 @@ impl SimHost {
                     out,
                 );
             }
+            ConsoleMessage::Checkpoint { request, order } => {
+                let reply = Box::new(self.checkpoint(*order));
+                self.send(AgentMessage::Checkpoint { request, reply }, out);
+            }
             ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
             ConsoleMessage::Watch { .. }
             | ConsoleMessage::Continue { .. }
@@ -202,6 +210,15 @@ impl SimHost {
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
         }
+    }
+
+    /// Replies as a host with the disk of all others.
+    fn checkpoint(&self, order: CheckpointOrder) -> CheckpointReply {
+        let CheckpointOrder::Describe { path, .. } = order else {
+            return CheckpointReply::Failed(HintedError::new("simulated hosts have no files", ""));
+        };
+        let files = vec![PartFile { bytes: 1, identity: path.clone(), ..PartFile::default() }];
+        CheckpointReply::Described(CheckpointContent { path, files, ..CheckpointContent::default() })
     }
 
     /// Returns inspections without facts: simulated ranks have only a process id.
@@ -275,10 +292,10 @@ impl SimHost {
         }
     }
 
-    fn order_stop(&mut self, mode: StopMode, grace_ms: u64, out: &mut Vec<LinkEvent>) {
+    fn order_stop(&mut self, mode: StopMode, grace_ms: u64, order: RecordEvent, out: &mut Vec<LinkEvent>) {
         if self.spec.is_none() {
             // The scan finds no process.
-            self.record(RecordEvent::StopOrdered { mode, by: "console".to_owned() }, out);
+            self.record(order, out);
             let found = RecordEvent::Stopped { survivors: Vec::new(), gpus_free: Vec::new(), took_ms: 0 };
             return self.record(found, out);
         }
@@ -290,7 +307,7 @@ impl SimHost {
         if mode == StopMode::Clean {
             self.world.sim().stop_cleanly(&self.world.cluster, now);
         }
-        self.record(RecordEvent::StopOrdered { mode, by: "console".to_owned() }, out);
+        self.record(order, out);
     }
 
     fn advance(&mut self, out: &mut Vec<LinkEvent>) {

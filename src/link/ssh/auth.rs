@@ -437,6 +437,7 @@ impl Login<'_> {
             let mut answers = KeyboardAnswers {
                 owner: self.owner,
                 account: &account,
+                jump: connection.target.jump(),
                 remembered,
                 typed: None,
                 rounds: 0,
@@ -553,6 +554,7 @@ fn plain(blocked: &BlockReason) -> String {
 struct KeyboardAnswers<'a> {
     owner: &'a mut dyn SessionOwner,
     account: &'a str,
+    jump: Option<&'a str>,
     remembered: Option<Secret>,
     /// The typed secret, if there was exactly one.
     typed: Option<Secret>,
@@ -565,7 +567,8 @@ impl KeyboardAnswers<'_> {
         if let Some(secret) = self.remembered.take() {
             return Some(secret.text().to_string());
         }
-        let prompt = Prompt::Password { account: self.account.into(), text: text.into() };
+        let (account, jump) = (self.account.to_owned(), self.jump.map(str::to_owned));
+        let prompt = Prompt::Password { account, text: text.to_owned(), jump };
         let answer = if self.refused { None } else { self.owner.ask(&prompt) };
         self.rounds += 1;
         match &answer {

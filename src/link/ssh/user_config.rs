@@ -123,7 +123,15 @@ pub struct SshTarget {
     pub jumps: Vec<SshTarget>,
 }
 
+/// Start of the label of a jump host. Names of hosts contain no space.
+const JUMP: &str = "jump host ";
+
 impl SshTarget {
+    /// Returns the name of a jump host as it was written, `None` for a host of the run.
+    pub fn jump(&self) -> Option<&str> {
+        self.label.strip_prefix(JUMP)
+    }
+
     /// Returns `user@address:port`, for errors.
     pub fn account(&self) -> String {
         format!("{}@{}", self.user, self.place())
@@ -271,7 +279,7 @@ fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result
             )
         })?;
         // Equal for all hosts behind it, which share its session.
-        requested.label = format!("jump host {text}");
+        requested.label = format!("{JUMP}{text}");
         let mut hop = target(&requested, config, index == 0 && depth < MAX_JUMPS, depth + 1)
             .map_err(|error| error.on(label))?;
         hops.append(&mut hop.jumps);

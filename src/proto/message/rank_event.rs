@@ -96,6 +96,8 @@ pub enum RankEvent {
     /// The main program has returned without an exception and without another exit code than 0. What follows
     /// is the exit of its interpreter.
     Returned,
+    /// A process below the rank begins to form a process group of its own, which is not that of the plan.
+    InnerRank(InnerRank),
     /// The training loop has ended; the process will exit with code 0.
     Finished {
         /// The reason.
@@ -170,6 +172,21 @@ pub struct Exception {
     /// The child whose death it reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub child: Option<DeadChild>,
+}
+
+/// A process that a rank has started as a rank of its own process group.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InnerRank {
+    /// Process id, in the pid namespace of the process.
+    pub pid: u32,
+    /// Its number in that group.
+    pub rank: Option<u32>,
+    pub world_size: Option<u32>,
+    /// `gloo`, `nccl`, ...; empty for several, and where PyTorch chooses.
+    pub backend: String,
+    /// `FILE:LINE` of the call; empty if unknown.
+    pub at: String,
 }
 
 /// A child process of a rank that died.

@@ -73,6 +73,9 @@ pub enum RecordEvent {
         mode: StopMode,
         /// Source of the order: `console`, `lease`, `signal`, `rank 3 failed`.
         by: String,
+        /// The order ends the run, for every console.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ends: bool,
     },
     /// The stop is complete: no process of this generation is left on this host, or only these.
     Stopped {
@@ -83,12 +86,24 @@ pub enum RecordEvent {
         /// Milliseconds from the order (or the last exit) to the end of the process scan.
         took_ms: u64,
     },
-    /// Files of the ranks that look like checkpoints, found once no rank of this host was left.
+    /// Files of the ranks that look like checkpoints: completed ones while ranks run, and all that are found
+    /// once no rank of this host is left.
     CheckpointFiles {
         /// The newest ones, oldest first, written since the launch.
         files: Vec<CheckpointFile>,
-        /// All directories that are known were searched: what is not here does not exist there.
+        /// All directories that are known were searched: what is not here does not exist there. Never while
+        /// ranks run.
         complete: bool,
+    },
+    /// Ranks of this host have made some steps, and none has opened the checkpoint that they resume from.
+    CheckpointUnread {
+        /// Path on this host.
+        path: String,
+    },
+    /// What ranks have written where they work, found once no rank of this host was left.
+    Results {
+        /// The files of all generations so far.
+        results: Box<RunResults>,
     },
     /// The run has ended, as assessed by its console.
     Ended {
@@ -173,6 +188,64 @@ pub struct CheckpointFile {
     pub modified: WallTime,
     /// A rank was seen to write it.
     pub observed: bool,
+    /// Steps in it; `None`: unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_step: Option<u64>,
+    /// Source of the steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_from: Option<StepSource>,
+}
+
+/// Source of the steps of a checkpoint that a rank has not reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepSource {
+    /// A number in its name.
+    Name,
+    /// The steps of the ranks when it was complete.
+    Rank,
+    /// A source unknown to this build.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How a checkpoint is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointOrigin {
+    /// A rank has reported it.
+    #[default]
+    Reported,
+    /// Its file was found.
+    #[serde(other)]
+    Found,
+}
+
+impl CheckpointOrigin {
+    /// Returns whether a rank has reported the checkpoint.
+    pub fn is_reported(&self) -> bool {
+        *self == CheckpointOrigin::Reported
+    }
+}
+
+/// Files that ranks of one host have written or changed in the directory that they work in.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunResults {
+    /// The directory on the host.
+    pub folder: String,
+    /// It is the user's own directory, not a copy.
+    pub in_place: bool,
+    /// Equal on hosts that share the directory.
+    pub mark: String,
+    /// Number of files.
+    pub files: u64,
+    /// Their total size.
+    pub bytes: u64,
+    /// Names of the first ones below `folder`: checkpoints, then metrics, then others.
+    pub names: Vec<String>,
+    /// The whole directory was searched.
+    pub complete: bool,
 }
 
 /// What a stop left of the work since the latest checkpoint.
@@ -320,6 +393,21 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::ConsoleMessage;
+
+    #[test]
+    fn stop_of_other_builds_does_not_end_the_run() {
+        let old = r#"{"event":"stop_ordered","mode":"clean","by":"console"}"#;
+        let event: RecordEvent = serde_json::from_str(old).unwrap();
+        assert!(matches!(event, RecordEvent::StopOrdered { ends: false, .. }));
+        assert_eq!(serde_json::to_string(&event).unwrap(), old, "what is absent is not written");
+        let order: ConsoleMessage =
+            serde_json::from_str(r#"{"kind":"stop","mode":"clean","grace_ms":1000}"#).unwrap();
+        assert_eq!(order, ConsoleMessage::Stop { mode: StopMode::Clean, grace_ms: 1000, ends: false });
+        let ends = ConsoleMessage::Stop { mode: StopMode::Clean, grace_ms: 1000, ends: true };
+        let json = serde_json::to_string(&ends).unwrap();
+        assert_eq!(serde_json::from_str::<ConsoleMessage>(&json).unwrap(), ends);
+    }
 
     #[test]
     fn metrics_of_other_builds_are_read() {

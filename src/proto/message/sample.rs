@@ -374,6 +374,9 @@ pub struct PageSample {
     /// How a script has called `init_process_group`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_arguments: Option<GroupArguments>,
+    /// How long a script's training loop has waited for its input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<InputSample>,
 }
 
 impl PageSample {
@@ -382,6 +385,29 @@ impl PageSample {
     pub fn iteration(&self) -> Option<u64> {
         (!self.by_hook || self.train_iter > 0).then_some(self.train_iter)
     }
+}
+
+/// What a training loop waits for before it can compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputKind {
+    /// The next batch of a data loader.
+    #[default]
+    DataLoader,
+    /// A step of the environments in worker processes.
+    Environments,
+}
+
+/// Time that a script's training loop has spent waiting for its input, as the hook counts it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InputSample {
+    /// Of the latest wait.
+    pub kind: InputKind,
+    /// All waits so far, ms.
+    pub waited_ms: u64,
+    /// `FILE:LINE` of the latest wait; empty if unknown.
+    pub site: String,
 }
 
 /// Arguments of the latest call of `init_process_group`, from its parameters and the environment.
@@ -435,8 +461,11 @@ pub struct IterationSample {
     pub wait_us: u64,
 }
 
+/// Number of an "optimizer" whose fingerprints are those of the running statistics of normalizers.
+pub const NORMALIZERS: u32 = 8;
+
 /// Fingerprint of the weights of an optimizer between two of its steps, from a few elements of each
-/// parameter.
+/// parameter; or of the running statistics of normalizers ([`NORMALIZERS`]).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct FingerprintSample {
     /// Number of the optimizer, in the order of first steps.

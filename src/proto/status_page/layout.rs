@@ -1,15 +1,19 @@
 //! The words of a status page: where each part is, and how its values are written as words.
 
-use crate::message::GroupArguments;
+use crate::message::{GroupArguments, InputKind, InputSample};
 
 /// Size of the file.
 pub const PAGE_BYTES: usize = 20480;
-/// Version of the layout; pages of other versions are rejected.
-pub const VERSION: u64 = 3;
+/// Version of the layout, which changes with every word of it; pages of other versions are rejected.
+pub const VERSION: u64 = 4;
+/// The oldest version that is read. Its pages have other arguments of `init_process_group`, which are left out.
+pub(super) const OLDEST_VERSION: u64 = 3;
 
 /// First word of the body.
 pub(super) const BODY: usize = 9;
 pub(super) const BODY_WORDS: usize = 40;
+/// Words of the body about waits for input: nanoseconds so far, call site, kind. Only the hook writes them.
+pub(super) const INPUT_START: usize = BODY + 26;
 /// First word of the arguments of `init_process_group`.
 pub(super) const ARGUMENTS_START: usize = BODY + BODY_WORDS;
 /// Words of them: calls so far and contradicting variables, rank and size, port and backend, call site, then the
@@ -130,6 +134,19 @@ impl Fingerprint {
             synced: head & 0x2_0000 != 0,
         })
     }
+}
+
+/// Decodes the waits for input; `None` without one.
+pub(super) fn input(words: &[u64; 3], sites: &[(u64, String)]) -> Option<InputSample> {
+    let [waited_ns, site, kind] = *words;
+    let kind = match kind {
+        1 => InputKind::DataLoader,
+        2 => InputKind::Environments,
+        _ => return None,
+    };
+    let site = sites.iter().find(|(number, _)| *number == site);
+    let site = site.map(|(_, name)| name.clone()).unwrap_or_default();
+    Some(InputSample { kind, waited_ms: waited_ns / 1_000_000, site })
 }
 
 /// Decodes the arguments of `init_process_group`; `None` without a call. Only the hook writes them.
@@ -548,6 +565,56 @@ mod tests {
         assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);
         assert!(end(SITES_START, SITES, SITE_WORDS) <= FINGERPRINTS_START);
         assert!(end(FINGERPRINTS_START, FINGERPRINTS, FINGERPRINT_WORDS) * 8 <= PAGE_BYTES);
+    }
+
+    /// Pages live as long as their ranks, and agents may be newer: whoever moves a word changes the version, too.
+    #[test]
+    fn layout_of_a_version_never_changes() {
+        let starts = [
+            BODY,
+            ARGUMENTS_START,
+            RING_START,
+            GROUPS_START,
+            ITERATIONS_START,
+            SITES_START,
+            FINGERPRINTS_START,
+        ];
+        let words = [
+            BODY_WORDS,
+            ARGUMENTS_WORDS,
+            RING_WORDS,
+            GROUP_WORDS,
+            ITERATION_WORDS,
+            SITE_WORDS,
+            FINGERPRINT_WORDS,
+        ];
+        let counts = [RING, GROUPS, ITERATIONS, SITES, FINGERPRINTS, LANES, PHASES, SITE_TEXT, PAGE_BYTES];
+        let version_4 = (
+            [9, 49, 64, 1024, 1152, 1792, 2048],
+            [40, 15, 15, 8, 5, 8, 8],
+            [64, 16, 128, 32, 64, 8, 9, 56, 20480],
+        );
+        assert_eq!((VERSION, (starts, words, counts)), (4, version_4));
+        let mut words = [0; ARGUMENTS_WORDS];
+        words[..5].copy_from_slice(&[
+            1 << 33 | 2,
+            3 << 32 | 4,
+            29_500 | 0x6f6f_6c67 << 16,
+            7,
+            u64::from_le_bytes(*b"10.0.0.1"),
+        ]);
+        let read = group_arguments(&words, &[(7, "a.py:3".into())]);
+        let expected = GroupArguments {
+            calls: 2,
+            rank: Some(3),
+            world_size: Some(4),
+            address: "10.0.0.1".into(),
+            port: Some(29_500),
+            backend: "gloo".into(),
+            site: "a.py:3".into(),
+            contradicting: vec!["SLURM_PROCID".into()],
+        };
+        assert_eq!(read, Some(expected));
     }
 
     #[test]

@@ -3,14 +3,15 @@
 
 use super::layout::{
     self, ARGUMENTS_START, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START, GROUP_WORDS,
-    GROUPS_START, ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
+    GROUPS_START, INPUT_START, ITERATION_WORDS, ITERATIONS_START, OLDEST_VERSION, RING_START, RING_WORDS,
+    SITE_WORDS, SITES_START,
 };
 use super::{
     Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS, IterationStart, MAGIC,
     PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, tag_text,
 };
 use crate::message::{
-    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupArguments, GroupSample,
+    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupArguments, GroupSample, InputSample,
     IterationSample, PageSample, Phase, RecentCollective,
 };
 use std::fs::File;
@@ -47,6 +48,8 @@ pub struct View {
     pub fingerprints: Vec<Fingerprint>,
     /// How a script has called `init_process_group`.
     pub group_arguments: Option<GroupArguments>,
+    /// How long a script has waited for its input.
+    pub input: Option<InputSample>,
     /// Call sites: number and name.
     pub sites: Vec<(u64, String)>,
     /// The writer died or was stopped during a write: the body may be torn (PAGE-1).
@@ -128,7 +131,7 @@ impl StatusPageReader {
         })?;
         let copy = PageCopy(bytes);
         match copy.load(0) {
-            [MAGIC, VERSION] => Ok(copy),
+            [MAGIC, OLDEST_VERSION..=VERSION] => Ok(copy),
             [MAGIC, _] => Err(bad("status page of another version")),
             _ => Err(bad("not a status page")),
         }
@@ -149,7 +152,7 @@ impl PageCopy {
     }
 
     fn view(&self, torn: bool) -> View {
-        let [rank, generation, pid, writer] = self.load(2);
+        let [version, rank, generation, pid, writer] = self.load(1);
         let collective = |slot| Collective::from_words(&self.load(RING_START + slot * RING_WORDS));
         let group = |slot| GroupCounters::from_words(&self.load(GROUPS_START + slot * GROUP_WORDS));
         let iteration =
@@ -178,7 +181,10 @@ impl PageCopy {
             groups: used(GROUPS, group, |g| g.name != [0; 16]),
             iterations,
             fingerprints,
-            group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START), &sites),
+            group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START), &sites)
+                .filter(|_| version == VERSION),
+            input: layout::input(&self.load(INPUT_START), &sites)
+                .filter(|_| writer == 1 && version == VERSION),
             sites,
             torn,
         }
@@ -264,6 +270,7 @@ impl View {
             own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
             group_arguments: self.group_arguments.clone(),
+            input: self.input.clone(),
         }
     }
 

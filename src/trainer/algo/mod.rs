@@ -28,6 +28,7 @@ pub(crate) mod ppo;
 pub(crate) mod ppo_loss;
 pub mod sac;
 pub mod stop_points;
+pub mod td3;
 
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
@@ -302,6 +303,7 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
         Learn::A2c(settings) => Ok(Box::new(a2c::A2cObjective::new(settings, build)?)),
         Learn::Dqn(settings) => Ok(Box::new(dqn::DqnAlgorithm::new(settings, build)?)),
         Learn::Sac(settings) => Ok(Box::new(sac::SacAlgorithm::new(settings, build)?)),
+        Learn::Td3(settings) => Ok(Box::new(td3::Td3Algorithm::new(settings, build)?)),
     }
 }
 
@@ -314,6 +316,7 @@ pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), 
         Learn::Ppg(_) => Layout::new(spec, &experiment.policy, true).map(drop),
         Learn::Dqn(dqn) => dqn::check(dqn, experiment, spec, sizes),
         Learn::Sac(sac) => sac::check(sac, experiment, spec, sizes),
+        Learn::Td3(td3) => td3::check(td3, experiment, spec, sizes),
     }
 }
 

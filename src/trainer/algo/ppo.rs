@@ -227,6 +227,7 @@ mod tests {
             master_port: 0,
             backend: BackendKind::Tcp,
             timeout: std::time::Duration::from_secs(1),
+            shared_memory: true,
             interface: None,
             generation: 0,
             secret: None,

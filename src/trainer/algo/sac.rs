@@ -28,8 +28,9 @@ use crate::distributed::memory::{HostValues, PackedUpload, upload};
 use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
+use crate::policy::continuous::ContinuousLayout;
 use crate::policy::q_network::follow;
-use crate::policy::sac_networks::{SacLayout, SacNetworks};
+use crate::policy::sac_networks::{self, SacNetworks};
 use crate::replay::ReplayBatch;
 use crate::startup::setup::Sizes;
 use crate::support::state::{AlgorithmState, Array, MODEL, NamedWords, RestoredState};
@@ -66,7 +67,7 @@ pub(crate) fn check(
     sizes: &Sizes,
 ) -> Result<(), TrainerError> {
     shares(&off_policy_settings(settings), spec, sizes)?;
-    SacLayout::new(spec, &experiment.policy).map(drop)
+    sac_networks::layout(spec, &experiment.policy).map(drop)
 }
 
 impl SacAlgorithm {
@@ -76,7 +77,7 @@ impl SacAlgorithm {
         build: &BuildContext<'_>,
     ) -> Result<OffPolicyAlgorithm<SacAlgorithm>, TrainerError> {
         let BuildContext { experiment, spec, seeds, device, group, .. } = build;
-        let layout = SacLayout::new(spec, &experiment.policy)?;
+        let layout = sac_networks::layout(spec, &experiment.policy)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let learner = {
             let sizes = (bucket, GraphCapture(experiment.policy.cuda_graphs));
@@ -107,12 +108,7 @@ impl Learner for SacAlgorithm {
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions()) };
         if env_step < self.settings.learning_starts {
-            let layout = self.learner.networks.layout();
-            for (row, random) in values.chunks_exact_mut((*width).max(1)).zip(randoms) {
-                for (value, (scale, bias)) in row.iter_mut().zip(layout.scale.iter().zip(&layout.bias)) {
-                    *value = bias + scale * (2.0 * random.next_f64() - 1.0) as f32;
-                }
-            }
+            self.learner.networks.layout().uniform_actions(*width, values, randoms);
             return Ok(());
         }
         let rows = randoms.len();
@@ -306,7 +302,7 @@ impl CapturableUpdate for SacUpdate<'_> {
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
             let drawn = learner.networks.draw(next, next_noise)?;
             let [first, second] =
-                learner.networks.values(learner.networks.targets.tensors(), next, &drawn.actions)?;
+                learner.networks.layout().values(learner.networks.targets.tensors(), next, &drawn.actions)?;
             let entropy = drawn.log_probs.f_mul(&learner.log_alpha.f_exp()?)?;
             rewards.f_add(&discounts.f_mul(&first.f_minimum(&second)?.f_sub(&entropy)?)?)
         })?;
@@ -351,7 +347,7 @@ impl SacLearner {
     /// Fresh networks, equal on all ranks. `bucket_bytes`: see [`Ddp::new`].
     pub fn new(
         settings: Settings,
-        layout: SacLayout,
+        layout: ContinuousLayout,
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
@@ -469,7 +465,7 @@ impl SacLearner {
         cut: &mut GraphSplitter<'_>,
         seen: &dyn Fn() -> String,
     ) -> Result<(), TrainerError> {
-        let [first, second] = self.networks.values(self.networks.critics.tensors(), now, taken)?;
+        let [first, second] = self.networks.layout().values(self.networks.critics.tensors(), now, taken)?;
         let squares = |values: &Tensor| values.f_sub(goals)?.f_square()?.f_mean(None::<Kind>);
         let loss = squares(&first)?.f_add(&squares(&second)?)?;
         self.metrics.loss("losses/qf_loss", &loss, seen)?;
@@ -493,7 +489,7 @@ impl SacLearner {
         let critics =
             self.networks.critics.tensors().iter().map(Tensor::f_detach).collect::<Result<Vec<_>, _>>()?;
         let drawn = self.networks.draw(now, noise)?;
-        let [first, second] = self.networks.values(&critics, now, &drawn.actions)?;
+        let [first, second] = self.networks.layout().values(&critics, now, &drawn.actions)?;
         let alpha = self.log_alpha.f_detach()?.f_exp()?;
         let loss = drawn.log_probs.f_mul(&alpha)?.f_sub(&first.f_minimum(&second)?)?.f_mean(None::<Kind>)?;
         self.metrics.loss("losses/actor_loss", &loss, seen)?;

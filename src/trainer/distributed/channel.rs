@@ -177,6 +177,11 @@ impl Channel {
     /// Sends one record and waits for the one that answers it.
     pub(crate) fn request(&mut self, request: &[u8], deadline: Instant) -> Result<Vec<u8>, BackendError> {
         self.put([request, &[]])?;
+        self.receive(deadline)
+    }
+
+    /// Sends what is put, and waits for the next record.
+    pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Vec<u8>, BackendError> {
         loop {
             let flushed = self.flush()?;
             let filled = self.fill()?;
@@ -185,11 +190,33 @@ impl Channel {
                 self.consume();
                 return Ok(answer);
             }
-            if !flushed && !filled && !wait(&mut [self.interest(true)], Some(deadline)) {
-                let text = format!("timed out waiting for rank {}", self.peer);
-                return Err(BackendError::new(DistErrorKind::Timeout, text));
+            if !flushed && !filled {
+                self.pause(true, deadline)?;
             }
         }
+    }
+
+    /// Waits until everything put in is sent.
+    pub(crate) fn deliver(&mut self, deadline: Instant) -> Result<(), BackendError> {
+        while !self.is_flushed() {
+            if !self.flush()? {
+                self.pause(false, deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&self, reads: bool, deadline: Instant) -> Result<(), BackendError> {
+        if wait(&mut [self.interest(reads)], Some(deadline)) {
+            return Ok(());
+        }
+        let text = format!("timed out waiting for rank {}", self.peer);
+        Err(BackendError::new(DistErrorKind::Timeout, text))
+    }
+
+    /// The socket, once all its records are sent and read.
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
     }
 }
 

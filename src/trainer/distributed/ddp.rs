@@ -588,6 +588,7 @@ mod tests {
             master_port: 0,
             backend: BackendKind::Tcp,
             timeout: Duration::from_secs(1),
+            shared_memory: true,
             interface: None,
             generation: 0,
             secret: None,

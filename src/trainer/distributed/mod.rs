@@ -44,7 +44,7 @@ use tch::Device;
 /// Which library carries the collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
-    /// CPU tensors, over our own TCP connections.
+    /// CPU tensors, over our own TCP connections and shared memory.
     Tcp,
     /// CUDA tensors.
     Nccl,
@@ -85,6 +85,8 @@ pub struct GroupSettings {
     pub backend: BackendKind,
     /// Limit of the rendezvous and of each collective.
     pub timeout: Duration,
+    /// Ranks of one host exchange CPU tensors through shared memory; equal on all ranks.
+    pub shared_memory: bool,
     /// Network interface for CPU tensors; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
     pub interface: Option<String>,
     /// Restarts so far; ranks of different generations never meet.

@@ -188,7 +188,8 @@ pub(super) fn connect(
                 move |_| {
                     let deadline = Instant::now() + settings.timeout;
                     let address = own_address(&settings)?;
-                    CpuTransport::open(&store, settings.rank, settings.world_size, address, deadline)
+                    let identity = (settings.rank, settings.world_size);
+                    CpuTransport::open(&store, identity, settings.shared_memory, address, deadline)
                 },
                 || {},
             )

@@ -21,7 +21,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Evaluation;
 use rankdeck_proto::show::ShownPolicy;
 use rankdeck_proto::status_page::StatusPageWriter;
-use rankdeck_types::experiment::{Env, Experiment, Learn};
+use rankdeck_types::experiment::{Env, Experiment};
 use rankdeck_types::words::clean;
 use serde_json::json;
 use std::path::Path;
@@ -91,10 +91,12 @@ pub(crate) fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
 /// Takes the interpreter from the flags, and refuses a module that they do not name.
 fn trust(env: &mut Env, flags: &Flags) -> Result<(), TrainerError> {
     env.python = flags.python.clone().unwrap_or_else(|| Env::default().python);
-    let Some((module, _)) = env.id.split_once(':') else { return Ok(()) };
-    if flags.env_module.iter().any(|named| named == module) {
+    let modules = env.modules();
+    let Some(module) =
+        modules.into_iter().find(|module| !flags.env_module.iter().any(|named| named == module))
+    else {
         return Ok(());
-    }
+    };
     let plain = module.chars().all(|char| char.is_ascii_alphanumeric() || "_.".contains(char));
     let hint = match plain {
         true => format!(
@@ -102,10 +104,11 @@ fn trust(env: &mut Env, flags: &Flags) -> Result<(), TrainerError> {
         ),
         false => "evaluate a checkpoint that you trust".to_owned(),
     };
-    Err(TrainerError::usage(
-        format!("the checkpoint's environment {:?} imports a Python module that is not allowed", env.id),
-        hint,
-    ))
+    let what = match env.library.as_deref() == Some(module) {
+        true => format!("loads the library {module:?}, which is not allowed"),
+        false => "imports a Python module that is not allowed".to_owned(),
+    };
+    Err(TrainerError::usage(format!("the checkpoint's environment {:?} {what}", env.id), hint))
 }
 
 /// Student's t for 95%, by degrees of freedom from 1.
@@ -128,10 +131,8 @@ fn interval(evaluation: &Evaluation) -> Option<[f64; 2]> {
 fn acting_alone(experiment: &Experiment) -> Experiment {
     let mut alone = experiment.clone();
     alone.collect.num_steps = 1;
-    match &mut alone.learn {
-        Some(Learn::Dqn(dqn)) => (dqn.buffer_size, dqn.batch_size) = (1, 1),
-        Some(Learn::Sac(sac)) => (sac.buffer_size, sac.batch_size) = (1, 1),
-        _ => {}
+    if let Some(learn) = &mut alone.learn {
+        learn.shrink_replay();
     }
     alone
 }
@@ -192,6 +193,7 @@ impl PlaySetup {
             master_port: 0,
             backend: BackendKind::Tcp,
             timeout: Duration::from_secs(60),
+            shared_memory: true,
             interface: None,
             generation: 0,
             secret: None,

@@ -2,10 +2,12 @@
 
 pub(crate) mod acting;
 pub mod actor_critic;
+pub(crate) mod continuous;
 pub mod distribution;
 pub(crate) mod parameters;
 pub mod q_network;
 pub mod sac_networks;
+pub mod td3_networks;
 pub(crate) mod trunk;
 
 pub(crate) use acting::ActingPolicy;

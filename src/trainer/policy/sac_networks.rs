@@ -6,100 +6,26 @@
 //!   C).
 //! - The logarithm of the deviation stays within -5 and 2.
 
-use super::parameters::{self, ParameterEntry, Parameters, initial};
-use super::q_network::dense;
-use crate::env::{ActionSpace, Spec};
+use super::continuous::ContinuousLayout;
+use super::parameters::{ParameterEntry, Parameters, initial};
+use crate::env::Spec;
 use crate::error::TrainerError;
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
+use rankdeck_types::experiment::{Activation, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
 const LOG_STD: (f64, f64) = (-5.0, 2.0);
 /// Keeps the logarithm of the squashing's slope finite.
 const SLOPE_EPSILON: f64 = 1e-6;
 
-/// The place of SAC's parameters: the actor's buffer and the critics' buffer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SacLayout {
-    /// Between layers.
-    pub activation: Activation,
-    /// Hidden layers of each network.
-    pub hidden: usize,
-    /// Numbers of an action.
-    pub actions: usize,
-    /// The actor: hidden layers, means, logarithms of deviations.
-    pub(crate) actor: Vec<ParameterEntry>,
-    /// Both critics, one after the other.
-    pub(crate) critics: Vec<ParameterEntry>,
-    /// Half the width of each action's range.
-    pub scale: Vec<f32>,
-    /// The middle of each action's range.
-    pub(crate) bias: Vec<f32>,
-}
-
-impl SacLayout {
-    /// The layout for `spec`. Refused when network and environment do not fit.
-    pub fn new(spec: &Spec, policy: &Policy) -> Result<SacLayout, TrainerError> {
-        let ActionSpace::Continuous { low, high } = &spec.actions else {
-            return Err(TrainerError::usage(
-                "algorithm sac needs continuous actions, but this environment has discrete ones",
-                "set learn.algorithm = \"dqn\", or choose another env.id",
-            ));
-        };
-        if low.iter().chain(high).any(|bound| !bound.is_finite()) {
-            return Err(TrainerError::usage(
-                "algorithm sac needs actions with finite bounds",
-                "choose another env.id, or wrap the environment so that its actions are bounded",
-            ));
-        }
-        if policy.network != NetworkKind::Mlp {
-            return Err(TrainerError::usage(
-                "algorithm sac supports fully connected networks only",
-                "set policy.network = \"mlp\", which takes observations of any shape",
-            ));
-        }
-        if policy.hidden.is_empty() {
-            return Err(TrainerError::usage(
-                "algorithm sac needs at least one hidden layer",
-                "set policy.hidden, such as [256, 256]",
-            ));
-        }
-        let (observation, actions) = (spec.observation_len(), low.len());
-        let mut entries: [Vec<ParameterEntry>; 2] = [Vec::new(), Vec::new()];
-        let mut chain = |which: usize, prefix: &str, mut inputs: usize, heads: &[(String, usize)]| {
-            let list = &mut entries[which];
-            let mut total = list.iter().map(|entry| entry.len).sum();
-            for (i, width) in policy.hidden.iter().enumerate() {
-                let shape = vec![i64::from(*width), inputs as i64];
-                parameters::pair(list, &mut total, &format!("{prefix}fc{}", i + 1), shape, inputs);
-                inputs = *width as usize;
-            }
-            for (name, outputs) in heads {
-                let shape = vec![*outputs as i64, inputs as i64];
-                parameters::pair(list, &mut total, &format!("{prefix}{name}"), shape, inputs);
-            }
-        };
-        chain(0, "actor.", observation, &[("fc_mean".into(), actions), ("fc_logstd".into(), actions)]);
-        let last = format!("fc{}", policy.hidden.len() + 1);
-        for critic in ["qf1.", "qf2."] {
-            chain(1, critic, observation + actions, &[(last.clone(), 1)]);
-        }
-        let [actor, critics] = entries;
-        Ok(SacLayout {
-            activation: policy.activation,
-            hidden: policy.hidden.len(),
-            actions,
-            actor,
-            critics,
-            scale: low.iter().zip(high).map(|(low, high)| (high - low) / 2.0).collect(),
-            bias: low.iter().zip(high).map(|(low, high)| (high + low) / 2.0).collect(),
-        })
-    }
+/// The layout for `spec`. Refused when network and environment do not fit.
+pub fn layout(spec: &Spec, policy: &Policy) -> Result<ContinuousLayout, TrainerError> {
+    ContinuousLayout::new("sac", &["fc_mean", "fc_logstd"], spec, policy)
 }
 
 /// The networks.
 pub struct SacNetworks {
-    layout: SacLayout,
+    layout: ContinuousLayout,
     pub actor: Parameters,
     /// Both critics.
     pub critics: Parameters,
@@ -119,7 +45,11 @@ pub(crate) struct ActionSample {
 
 impl SacNetworks {
     /// Freshly initialized, targets equal to the critics.
-    pub(crate) fn new(layout: SacLayout, seeds: &Seeds, device: Device) -> Result<SacNetworks, TchError> {
+    pub(crate) fn new(
+        layout: ContinuousLayout,
+        seeds: &Seeds,
+        device: Device,
+    ) -> Result<SacNetworks, TchError> {
         // One stream for all: the critics differ from each other and from the actor.
         let all: Vec<ParameterEntry> = layout.actor.iter().chain(&layout.critics).cloned().collect();
         let flat = initial(&all, seeds);
@@ -139,7 +69,7 @@ impl SacNetworks {
     }
 
     /// Where everything is.
-    pub(crate) fn layout(&self) -> &SacLayout {
+    pub(crate) fn layout(&self) -> &ContinuousLayout {
         &self.layout
     }
 
@@ -185,42 +115,21 @@ impl SacNetworks {
         let (mean, _) = self.gaussian(observations)?;
         mean.f_tanh()?.f_mul(&self.scale)?.f_add(&self.bias)
     }
-
-    /// Values of the two networks in `parameters` (critics or targets), each `[rows]`.
-    pub(crate) fn values(
-        &self,
-        parameters: &[Tensor],
-        observations: &Tensor,
-        actions: &Tensor,
-    ) -> Result<[Tensor; 2], TchError> {
-        let input = Tensor::f_cat(&[observations, actions], 1)?;
-        let (first, second) = parameters.split_at(parameters.len() / 2);
-        let value = |own| dense(self.layout.activation, own, &input)?.f_view([-1]);
-        Ok([value(first)?, value(second)?])
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec() -> Spec {
-        let actions = ActionSpace::Continuous { low: vec![-2.0, 0.0], high: vec![2.0, 10.0] };
-        Spec { actions, ..Spec::discrete(3, 1) }
-    }
-
-    fn policy() -> Policy {
-        Policy { hidden: vec![16, 8], activation: Activation::Relu, ..Policy::default() }
-    }
+    use crate::policy::continuous::tests::{policy, spec};
 
     fn networks() -> SacNetworks {
-        let layout = SacLayout::new(&spec(), &policy()).unwrap();
+        let layout = layout(&spec(), &policy()).unwrap();
         SacNetworks::new(layout, &Seeds::new(2), Device::Cpu).unwrap()
     }
 
     #[test]
     fn names_and_shapes_are_cleanrls() {
-        let layout = SacLayout::new(&spec(), &policy()).unwrap();
+        let layout = layout(&spec(), &policy()).unwrap();
         let names: Vec<_> = layout.actor.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(
             names[4..],
@@ -237,6 +146,7 @@ mod tests {
         let networks = networks();
         assert_eq!(networks.critics.flat(), networks.targets.flat());
         let [first, second] = networks
+            .layout
             .values(
                 networks.critics.tensors(),
                 &Tensor::from_slice(&[0.3f32; 6]).view([2, 3]),
@@ -270,20 +180,6 @@ mod tests {
             }
             let got = drawn.log_probs.double_value(&[0]);
             assert!((got - expected).abs() < 1e-3, "{got} {expected}");
-        }
-    }
-
-    #[test]
-    fn unsuitable_settings_name_their_key() {
-        let unbounded = ActionSpace::Continuous { low: vec![f32::NEG_INFINITY], high: vec![1.0] };
-        for (spec, policy, key) in [
-            (Spec::discrete(3, 2), policy(), "learn.algorithm"),
-            (Spec { actions: unbounded, ..spec() }, policy(), "env.id"),
-            (spec(), Policy { network: NetworkKind::Nature, ..policy() }, "policy.network"),
-            (spec(), Policy { hidden: Vec::new(), ..policy() }, "policy.hidden"),
-        ] {
-            let error = SacLayout::new(&spec, &policy).unwrap_err();
-            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }
 }

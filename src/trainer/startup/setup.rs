@@ -37,6 +37,19 @@ pub(crate) fn bound_workers(experiment: &mut Experiment) {
     }
 }
 
+/// The environment as each of its vectors is made. With `collect.double_buffer` there are two of them, which share
+/// the workers of this rank.
+pub(crate) fn shared_workers(experiment: &Experiment, env: &Env) -> Env {
+    let mut shared = env.clone();
+    if experiment.collect.double_buffer {
+        shared.workers = Some(match env.workers {
+            Some(workers) => workers.div_ceil(2),
+            None => (crate::env::default_workers(env) as u32 / 2).max(1),
+        });
+    }
+    shared
+}
+
 /// Transitions of a rollout over all ranks; a larger number is more likely a typing mistake.
 const MAX_BATCH: u64 = 1 << 28;
 
@@ -162,6 +175,7 @@ pub(crate) fn group(
         master_port: identity.master_port,
         backend,
         timeout,
+        shared_memory: true,
         interface: identity.interface.clone(),
         generation: identity.generation,
         secret: identity.secret.clone(),

@@ -11,7 +11,7 @@ use crate::algo::stop_points::StopPoints;
 use crate::algo::{self, Algorithm, BuildContext, IterationStats, ScalarStat, StepContext};
 use crate::checkpoint::description::Description;
 use crate::checkpoint::{CheckpointMetadata, resume};
-use crate::distributed::{ProcessGroup, ReduceOp, cudnn};
+use crate::distributed::{GroupSettings, ProcessGroup, ReduceOp, cudnn};
 use crate::env::{EnvFactory, VectorEnv};
 use crate::error::TrainerError;
 use crate::inject;
@@ -30,7 +30,7 @@ use metrics::{IterationRow, IterationRows};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_launcher::load_experiment;
 use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent};
-use rankdeck_types::experiment::{Experiment, Learn};
+use rankdeck_types::experiment::Experiment;
 use reporter::{IterationReport, Reporter};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
     let (env, _) = setup::parts(&experiment)?;
     // Refused before this rank waits for the others.
-    let envs = EnvFactory::open(env)?;
+    let envs = EnvFactory::open(&setup::shared_workers(&experiment, env))?;
     let about = Description::new(&experiment, envs.spec());
     let spec = envs.spec().clone().fitted(experiment.policy.network);
     algo::check(&experiment, &spec, &sizes)?;
@@ -65,7 +65,10 @@ pub(crate) fn run(
     let (backend, device) = setup::device(identity, &experiment)?;
     let policy = &experiment.policy;
     cudnn(policy.deterministic, policy.cudnn_benchmark);
-    let settings = setup::group(identity, (backend, device), timeout(&experiment)?);
+    let settings = GroupSettings {
+        shared_memory: experiment.distributed.shared_memory,
+        ..setup::group(identity, (backend, device), timeout(&experiment)?)
+    };
     if identity.secret.is_none() && identity.spans_hosts && identity.rank == 0 {
         warn(
             "RANKDECK_SECRET is not set: connections between ranks are neither authenticated nor encrypted; to enable both, set it to the same output of `openssl rand -hex 32` on all ranks",
@@ -227,10 +230,10 @@ impl<'a> Trainer<'a> {
         let sizes = format!(
             "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), {}{goal}",
             env.num_envs,
-            match learn {
+            match learn.replay() {
                 // The algorithm's own line has their sizes.
-                Learn::Dqn(_) | Learn::Sac(_) => String::new(),
-                _ => {
+                Some(_) => String::new(),
+                None => {
                     let (all, own) = (batch as usize / minibatches, local_batch / minibatches);
                     format!("minibatch {all} ({own} per rank), ")
                 }

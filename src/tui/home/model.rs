@@ -128,6 +128,9 @@ impl RunRow {
     /// Returns the run's state: sign, word and role.
     pub fn state(&self, glyphs: Glyphs) -> (&'static str, String, Role) {
         match (self.phase, self.summary.outcome) {
+            (RunPhase::Running, _) if self.summary.restarting => {
+                (glyphs.pick("↻", "@"), "restarting".into(), Role::Warn)
+            }
             (RunPhase::Running, _) => (glyphs.pick("●", "o"), "running".into(), Role::Good),
             (RunPhase::Orphaned, _) => (glyphs.tone(Role::Bad), "orphaned".into(), Role::Bad),
             (RunPhase::Recorded, None) => (glyphs.tone(Role::Dim), "recording".into(), Role::Dim),

@@ -171,26 +171,11 @@ fn no_picture(model: &Model, view: &ViewState) -> Option<&'static str> {
 }
 
 fn no_host_change(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = no_order(view) {
-        return Some(reason);
-    }
-    match model.run.state {
-        RunState::Restarting if model.run.restart_at.is_some() => None,
-        RunState::Draining => Some("the run is shutting down"),
-        _ => no_restart(model, view),
-    }
+    no_order(view).or_else(|| model.restart_obstacle(true))
 }
 
 fn no_restart(model: &Model, view: &ViewState) -> Option<&'static str> {
-    if let Some(reason) = no_order(view) {
-        return Some(reason);
-    }
-    match model.run.state {
-        RunState::Connecting | RunState::Launching => Some("the run has not started yet"),
-        RunState::Restarting if model.run.restart_at.is_some() => None,
-        RunState::Restarting => Some("already restarting"),
-        RunState::Running | RunState::Draining | RunState::Over => None,
-    }
+    no_order(view).or_else(|| model.restart_obstacle(false))
 }
 
 fn no_live_policy(model: &Model, view: &ViewState) -> Option<&'static str> {

@@ -77,6 +77,9 @@ pub fn totals(model: &Model) -> Vec<String> {
     }
     match (model.run.work.as_ref().filter(|_| over), model.checkpoints.back()) {
         (Some(work), _) => lines.push(work.describe()),
+        (None, Some(checkpoint)) if checkpoint.step().is_none() => {
+            lines.push(format!("last checkpoint: {}{}", words::clean(&checkpoint.path), checkpoint.remark()));
+        }
         (None, Some(checkpoint)) => {
             let lost = reached.map_or(0, |reached| reached.saturating_sub(checkpoint.env_step));
             let lost = match lost {
@@ -92,6 +95,7 @@ pub fn totals(model: &Model) -> Vec<String> {
         }
         (None, None) => {}
     }
+    lines.extend(model.run.results().iter().map(|found| format!("results: {}", found.describe())));
     lines.extend(model.run.end_warnings.iter().map(|warning| format!("warning: {}", words::clean(warning))));
     for (remains, what) in [
         (LeftoverState::LeftOver, "ranks with leftover processes"),

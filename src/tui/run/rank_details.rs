@@ -134,6 +134,9 @@ fn process(rank: &RankModel, now: Timestamp, was: Option<&str>, list: &mut Vec<L
         format!("pid {}, {before}{} ({letter}){children}{wchan}", sample.pid, sample.state),
         Role::Text,
     ));
+    if let Some(inner) = rank.inner_ranks() {
+        list.push(("spawned", inner, Role::Text));
+    }
     let gpu =
         sample.gpu_memory.map_or(String::new(), |bytes| format!(", GPU memory {}", words::bytes(bytes)));
     list.push((

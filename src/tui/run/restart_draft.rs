@@ -3,7 +3,9 @@
 //! passes the [`FileAnswer`] on when it has one.
 
 use rankdeck_core::model::{CheckpointModel, EventSubject, HostModel, Model, RunState};
-use rankdeck_core::origin::{LATEST, SCRATCH, Standing, StartPoint, is_scratch};
+use rankdeck_core::origin::{
+    CodeChoice, CodeStanding, LATEST, PlannedCode, SCRATCH, Standing, StartPoint, is_scratch,
+};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::WallTime;
@@ -32,13 +34,18 @@ pub struct ChangedExperiment {
     pub unchecked: bool,
 }
 
-/// What files are to be read for: changes in the experiment file, and typed keys that the program may not use.
-#[derive(Debug, Clone, PartialEq)]
+/// What files are to be read for: changes in the experiment file and the code, and typed keys that the program may not
+/// use.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct FileQuestion {
     /// The line that is typed.
     pub line: String,
     /// The experiment with its keys, if they are [`ChangedExperiment::unchecked`].
     pub changed: Option<Box<Experiment>>,
+    /// The code of the present generation; `None`: the built-in trainer's.
+    pub code: Option<PlannedCode>,
+    /// The code as it is now is to be uploaded to the hosts of the run, with these changes.
+    pub upload: Option<OtherHosts>,
 }
 
 /// What the files have shown.
@@ -48,8 +55,12 @@ pub struct FileAnswer {
     pub line: String,
     /// Changes in the experiment file since the launch.
     pub edited: Option<EditedFile>,
-    /// Why its keys are rejected.
+    /// Why its keys are rejected, or the code was not uploaded.
     pub mistakes: Vec<String>,
+    /// The code against its directory; `None`: the built-in trainer's.
+    pub code: Option<CodeStanding>,
+    /// An upload was tried: the hash of the pack, if it is on all hosts.
+    pub uploaded: Option<Option<String>>,
 }
 
 /// An experiment file that has changed since the launch.
@@ -64,7 +75,7 @@ pub struct EditedFile {
 impl RestartSource {
     /// The start that it stands for.
     pub fn start(&self) -> StartPoint {
-        let step = self.checkpoint.as_ref().map(|checkpoint| checkpoint.env_step);
+        let step = self.checkpoint.as_ref().and_then(CheckpointModel::step);
         let name = if self.name == LATEST_AND_BEST { LATEST } else { &self.name };
         self.from.as_ref().map_or_else(StartPoint::scratch, |from| StartPoint::at(name, from, step))
     }
@@ -118,9 +129,16 @@ pub struct RestartDraft {
     pub outcome: DraftOutcome,
     /// What the files have shown last; `None`: nothing yet.
     pub files: Option<FileAnswer>,
-    /// It was confirmed before the files had shown whether its keys have an effect.
+    /// It was confirmed before the files had shown whether its keys have an effect, or the code was uploaded.
     pub is_waiting: bool,
+    /// The code of the present generation; `None`: the built-in trainer's.
+    pub code: Option<PlannedCode>,
+    /// Which code the line requests.
+    pub choice: CodeChoice,
 }
+
+/// The word of a line that chooses the code, before its `=`.
+pub const CODE: &str = "code";
 
 /// Hosts to add and to exclude.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -200,10 +218,14 @@ pub fn origins(model: &Model) -> Vec<RestartSource> {
         all.push(origin("best".into(), best.path.clone(), best));
     }
     let mut seen: BTreeSet<&String> = best.iter().map(|best| &best.path).collect();
+    // While the run is up, the stop saves a newer one.
+    seen.extend(latest.filter(|_| over).map(|latest| &latest.path));
     let is_listed = |checkpoint: &CheckpointModel| {
         // The file of that name is what `latest` means.
         file_name(&checkpoint.path) == "latest.ckpt"
-            || over && latest.is_some_and(|latest| latest.train_iter == checkpoint.train_iter)
+            || over
+                && checkpoint.train_iter > 0
+                && latest.is_some_and(|latest| latest.train_iter == checkpoint.train_iter)
     };
     for checkpoint in model.checkpoints.iter().rev().take(MOST) {
         if !is_listed(checkpoint) && seen.insert(&checkpoint.path) {
@@ -289,7 +311,22 @@ impl RestartDraft {
             self.outcome.mistakes.push("waiting for the run's plan".into());
             return;
         };
-        let sets = split(&self.line);
+        self.code = PlannedCode::of(plan);
+        let (sets, codes): (Vec<String>, Vec<String>) =
+            split(&self.line).into_iter().partition(|word| code_word(word).is_none());
+        self.choice = CodeChoice::Same;
+        for word in codes.iter().filter_map(|word| code_word(word)) {
+            match CodeChoice::parse(word) {
+                Ok(choice) => self.choice = choice,
+                Err(expected) => self.outcome.mistakes.push(format!("{CODE}={word}: {expected}")),
+            }
+        }
+        if self.choice == CodeChoice::New && self.code.is_none() {
+            self.outcome.mistakes.push("the run has no code of its own: it uses the built-in trainer".into());
+        }
+        if !self.outcome.mistakes.is_empty() {
+            return;
+        }
         let requested = match (sets.is_empty(), change) {
             (true, _) => plan.experiment.clone(),
             (false, None) => {
@@ -316,7 +353,7 @@ impl RestartDraft {
             self.outcome.plan = NOT_ASKED.into();
             return;
         }
-        match self.hosts.plan(model, &Plan { experiment: requested, ..plan.clone() }) {
+        match self.hosts.plan(model, &plan.clone().with_experiment(requested)) {
             Ok(next) => self.outcome.plan = shape(&next),
             Err(error) => {
                 self.outcome.changed = None;
@@ -337,20 +374,68 @@ impl RestartDraft {
         Some(format!("{}; hint: {}", refused.error, refused.hint))
     }
 
-    /// What files are to be read for; `None`: they have been.
+    /// What files are to be read for; `None`: they have been. Code is uploaded once the restart is confirmed.
     pub fn question(&self) -> Option<FileQuestion> {
         let changed = self.outcome.changed.as_ref().filter(|changed| changed.unchecked);
+        let upload = self.is_waiting && self.takes_new();
         let is_answered = match &self.files {
             None => false,
+            Some(answer) if upload => answer.line == self.line && answer.uploaded.is_some(),
             Some(answer) => changed.is_none() || answer.line == self.line,
         };
         let changed = changed.map(|changed| changed.experiment.clone());
-        (!is_answered).then(|| FileQuestion { line: self.line.clone(), changed })
+        (!is_answered).then(|| FileQuestion {
+            line: self.line.clone(),
+            changed,
+            code: self.code.clone(),
+            upload: upload.then(|| self.hosts.clone()),
+        })
     }
 
-    /// Files are still to show whether the typed keys have an effect.
+    /// Files are still to show whether the typed keys have an effect, or new code is to be uploaded.
     pub fn is_unchecked(&self) -> bool {
-        self.question().is_some_and(|question| question.changed.is_some())
+        let is_unread = self.question().is_some_and(|question| question.changed.is_some());
+        is_unread || self.outcome.mistakes.is_empty() && self.takes_new() && self.uploaded().is_none()
+    }
+
+    /// A new pack is requested. Ranks that run in the directory itself take it as it is.
+    fn takes_new(&self) -> bool {
+        self.choice == CodeChoice::New && matches!(self.code, Some(PlannedCode::Pack(_)))
+    }
+
+    /// Forgets an upload that has failed: a confirmed line tries it again.
+    pub fn retry(&mut self) {
+        if self.uploaded() == Some(&None) {
+            self.files = None;
+        }
+    }
+
+    fn uploaded(&self) -> Option<&Option<String>> {
+        self.files.as_ref().filter(|answer| answer.line == self.line)?.uploaded.as_ref()
+    }
+
+    /// The hash of the new code, if it was requested and is on all hosts.
+    pub fn new_code(&self) -> Option<&String> {
+        self.uploaded().filter(|_| self.takes_new())?.as_ref()
+    }
+
+    /// The text about the code, as far as it is known from files.
+    pub fn code_text(&self) -> Option<String> {
+        Some(self.files.as_ref()?.code.as_ref()?.text(self.choice))
+    }
+
+    /// Requests the other code in the line; nothing if only one exists.
+    pub fn toggle_code(&mut self) {
+        if !matches!(self.code, Some(PlannedCode::Pack(_))) {
+            return;
+        }
+        let choice = self.choice;
+        let mut words = split(&self.line);
+        words.retain(|word| code_word(word).is_none());
+        if choice == CodeChoice::Same {
+            words.push(format!("{CODE}=new"));
+        }
+        self.line = words.join(" ");
     }
 
     /// All mistakes: those of the line, and those that files have shown.
@@ -382,6 +467,11 @@ impl RestartDraft {
     /// Completions of the last word, with the keys' descriptions.
     pub fn suggestions(&self) -> Vec<(String, &'static str)> {
         let (_, word) = last_word(&self.line);
+        if let Some(value) = code_word(word) {
+            let fits = CodeChoice::WORDS.into_iter().map(|(name, _)| name);
+            let fits = fits.filter(|name| name.starts_with(value) && *name != value);
+            return fits.map(|name| (format!("{CODE}={name}"), CODE_MEANS)).collect();
+        }
         if let Some((path, value)) = word.split_once('=') {
             let parts: Vec<&str> = path.split('.').collect();
             let Some(key) = rankdeck_types::schema::find(Experiment::KEYS, &parts) else { return Vec::new() };
@@ -391,6 +481,7 @@ impl RestartDraft {
         }
         let mut found = Vec::new();
         paths(Experiment::KEYS.iter(), "", &mut found);
+        found.push((CODE.to_owned(), CODE_MEANS));
         found.retain(|(path, _)| path.starts_with(word));
         found.sort();
         found.dedup_by(|a, b| a.0 == b.0);
@@ -411,10 +502,21 @@ fn paths(
             ValueKind::Tagged { variants, .. } => {
                 variants.iter().for_each(|variant| paths(variant.all_keys(), &below, found));
             }
-            ValueKind::Tables(_) | ValueKind::Environment | ValueKind::Names(_) | ValueKind::Arguments => {}
+            ValueKind::Tables(_)
+            | ValueKind::Environment
+            | ValueKind::Names(_)
+            | ValueKind::Arguments
+            | ValueKind::Values => {}
             _ => found.push((path, key.doc)),
         }
     }
+}
+
+const CODE_MEANS: &str = "Code of the next generation: the same, or new: its directory as it is now";
+
+/// The value of a word that chooses the code.
+fn code_word(word: &str) -> Option<&str> {
+    word.strip_prefix(CODE)?.strip_prefix('=')
 }
 
 fn last_word(line: &str) -> (&str, &str) {
@@ -473,5 +575,32 @@ mod tests {
         assert_eq!(complete("learn.gamma=0.9 run.total"), "learn.gamma=0.9 run.total_steps=");
         assert_eq!(complete("nonsense"), "nonsense");
         assert_eq!(complete("distributed.backend=n"), "distributed.backend=nccl");
+        assert_eq!(complete("learn.gamma=0.9 code=n"), "learn.gamma=0.9 code=new");
+    }
+
+    /// The code is uploaded when the restart is confirmed, once.
+    #[test]
+    fn new_code_is_uploaded_for_a_confirmed_line() {
+        let mut draft = RestartDraft {
+            line: "a.b=[1, 2]".into(),
+            code: Some(PlannedCode::Pack("ab".into())),
+            ..RestartDraft::default()
+        };
+        draft.toggle_code();
+        assert_eq!(draft.line, "a.b=[1, 2] code=new");
+        draft.choice = CodeChoice::New;
+        let read = FileAnswer { line: draft.line.clone(), ..FileAnswer::default() };
+        draft.files = Some(read.clone());
+        assert!(draft.question().is_none() && draft.is_unchecked());
+        draft.is_waiting = true;
+        assert_eq!(draft.question().and_then(|question| question.upload), Some(OtherHosts::default()));
+        draft.files = Some(FileAnswer { uploaded: Some(Some("cd".into())), ..read });
+        assert!(draft.question().is_none() && !draft.is_unchecked());
+        assert_eq!(draft.new_code().map(String::as_str), Some("cd"));
+        draft.toggle_code();
+        assert_eq!(draft.line, "a.b=[1, 2]");
+        draft.code = Some(PlannedCode::InPlace);
+        draft.toggle_code();
+        assert_eq!(draft.line, "a.b=[1, 2]", "its ranks take the directory as it is");
     }
 }

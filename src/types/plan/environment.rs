@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+/// What the ranks of a drill have, and no others.
+pub const DRILL_VARIABLE: &str = "RANKDECK_DRILL";
 /// Threads of each rank's libraries.
 const THREADS: &str = "OMP_NUM_THREADS";
 
@@ -30,6 +32,8 @@ pub struct RankContext<'a> {
     pub passed: &'a PassedVariables,
     /// `WORKDIR/runs/RUN`.
     pub run_dir: &'a Path,
+    /// The checkpoint from which the generation resumes, on this host.
+    pub resume: Option<&'a str>,
     /// Directory with libtorch's libraries, if the rank needs it.
     pub libraries: Option<PathBuf>,
     /// Directory of the hook for Python ranks.
@@ -54,6 +58,7 @@ impl<'a> RankContext<'a> {
             inherited: BTreeMap::new(),
             passed,
             run_dir,
+            resume: None,
             libraries: None,
             hook: None,
             defaults: Vec::new(),
@@ -99,7 +104,7 @@ pub fn rank_environment(
     for (name, value) in process_variables(plan, rank, device) {
         layer(name, value.into());
     }
-    let values = rank_values(plan, rank, local_rank, context.run_dir);
+    let values = rank_values(plan, rank, local_rank, (context.run_dir, context.resume));
     for (name, value) in user_variables(plan, rank, &values, context.passed) {
         layer(&name, value.into());
     }
@@ -125,21 +130,31 @@ pub fn rank_environment(
 }
 
 /// Returns the command of a rank, with all templates filled. `visible`: GPUs that the agent may use, as
-/// `CUDA_VISIBLE_DEVICES` lists them.
-pub fn rank_command(plan: &Plan, rank: &PlannedRank, visible: Option<&str>, run_dir: &Path) -> Vec<String> {
+/// `CUDA_VISIBLE_DEVICES` lists them. `resume`: the checkpoint from which the generation resumes, which has the
+/// words of `launch.resume` appended.
+pub fn rank_command(
+    plan: &Plan,
+    rank: &PlannedRank,
+    visible: Option<&str>,
+    run_dir: &Path,
+    resume: Option<&str>,
+) -> Vec<String> {
     let device = Device::of_rank(plan, rank, visible);
     let local_rank = device.as_ref().map_or(rank.local_rank, |device| device.local_rank(rank));
-    let values = rank_values(plan, rank, local_rank, run_dir);
-    plan.experiment.filled_launch().command.iter().map(|word| values.filled(word)).collect()
+    let values = rank_values(plan, rank, local_rank, (run_dir, resume));
+    let launch = plan.experiment.filled_launch();
+    let appended = launch.resume.iter().filter(|_| resume.is_some());
+    launch.command.iter().chain(appended).map(|word| values.filled(word)).collect()
 }
 
 fn rank_values<'a>(
     plan: &'a Plan,
     rank: &PlannedRank,
     local_rank: LocalRank,
-    run_dir: &'a Path,
+    (run_dir, resume): (&'a Path, Option<&'a str>),
 ) -> RankValues<'a> {
-    RankValues { run: &plan.run, rank: rank.rank, local_rank, world_size: plan.world_size(), run_dir }
+    let (rank, world_size) = (rank.rank, plan.world_size());
+    RankValues { run: &plan.run, rank, local_rank, world_size, run_dir, resume }
 }
 
 /// The user's variables: the experiment's `env`, then the host's, then those with values of the console. Reserved
@@ -252,6 +267,10 @@ fn own_variables(
     }
     if !plan.experiment.watch.fingerprint_weights {
         all.push(("RANKDECK_FINGERPRINTS", "0".to_owned()));
+    }
+    if plan.drill {
+        // DRILL-1: the agent breaks no rank without it. Trackers get no run of a drill.
+        all.extend([(DRILL_VARIABLE, "1".to_owned()), ("WANDB_MODE", "offline".to_owned())]);
     }
     all
 }
@@ -448,6 +467,22 @@ mod tests {
     }
 
     #[test]
+    fn drill_1_only_ranks_of_a_drill_have_its_variables() {
+        let mut ordinary = program(2, |launch| {
+            launch.env.insert("WANDB_MODE".into(), "online".into());
+            launch.env.insert(DRILL_VARIABLE.into(), "1".into());
+        });
+        let of = |plan: &Plan| {
+            // An agent that a drill's rank started inherits nothing from it.
+            let env = with_inherited(plan, &plan.ranks[0], [(DRILL_VARIABLE.into(), "1".into())].into());
+            (env.get(DRILL_VARIABLE).cloned(), env["WANDB_MODE"].clone())
+        };
+        assert_eq!(of(&ordinary), (None, "online".to_owned()));
+        ordinary.drill = true;
+        assert_eq!(of(&ordinary), (Some("1".to_owned()), "offline".to_owned()));
+    }
+
+    #[test]
     fn plain_1_run_that_shrinks_to_one_rank_keeps_its_variables() {
         let mut draft = draft(vec![host("a"), host("b")], 8);
         draft.experiment.launch.command = vec!["t".into()];
@@ -476,6 +511,25 @@ mod tests {
     }
 
     #[test]
+    fn resume_words_are_appended_only_by_a_resumed_generation() {
+        let plan = program(2, |launch| {
+            launch.resume = ["--resume", "{resume}", "--rank={rank}"].map(str::to_owned).into();
+            launch.env.insert("FROM".into(), "[{resume}]".into());
+        });
+        for (resume, words, value) in [
+            (None, &["t"][..], "[]"),
+            (Some("/b/ck.pt"), &["t", "--resume", "/b/ck.pt", "--rank=1"], "[/b/ck.pt]"),
+        ] {
+            assert_eq!(rank_command(&plan, &plan.ranks[1], None, Path::new("/w"), resume), words);
+            let passed = PassedVariables::default();
+            let context =
+                RankContext { resume, ..RankContext::new(Generation(1), ("a", 1), Path::new("/w"), &passed) };
+            let env = rank_environment(&plan, &plan.ranks[1], context);
+            assert_eq!(env[OsStr::new("FROM")], *value);
+        }
+    }
+
+    #[test]
     fn rank_templates_are_filled_in_command_and_env() {
         let plan = program(2, |launch| {
             launch.command = ["t", "--out={run_dir}/{rank}", "{local_rank}/{world_size}", "{seed}"]
@@ -485,7 +539,7 @@ mod tests {
             launch.env.insert("HERE".into(), "${HOME}/{rank}".into());
             launch.env.insert("TOKEN".into(), "${TOKEN}".into());
         });
-        let command = rank_command(&plan, &plan.ranks[1], None, Path::new("/w"));
+        let command = rank_command(&plan, &plan.ranks[1], None, Path::new("/w"), None);
         assert_eq!(command, ["t", "--out=/w/1", "1/2", "1"]);
         let host = plan.hosts[0].host.clone();
         let requested = RequestedVariables::new(&plan.experiment.filled_launch(), &host);

@@ -6,7 +6,10 @@
 
 use super::{PlanError, PlannedSize};
 use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision};
-use crate::learn::{Learn, NormAdv};
+use crate::learn::{ActionKind, Learn, NormAdv};
+
+/// What ids of EnvPool begin with.
+const ENVPOOL: &str = "envpool:";
 
 /// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
 const CONTINUOUS: [&str; 2] = ["Pendulum-v1", "MountainCarContinuous-v0"];
@@ -27,27 +30,57 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
 fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     let mut found = Vec::new();
     let id = env.id.as_str();
-    let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&id);
+    let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&id);
     let continuous = CONTINUOUS.contains(&id);
-    if (builtin || env.is_atari()) && matches!(learn, Learn::Sac(_)) && !continuous {
+    let (name, actions) = (learn.name(), learn.actions());
+    if (builtin || env.is_atari()) && actions == ActionKind::Continuous && !continuous {
         found.push(PlanError::new(
             "learn.algorithm",
-            format!("`sac` needs continuous actions; `{id}` has discrete actions"),
+            format!("`{name}` needs continuous actions; `{id}` has discrete actions"),
             "set `learn.algorithm = \"dqn\"`, or choose another `env.id`",
         ));
     }
-    if builtin && matches!(learn, Learn::Dqn(_)) && continuous {
+    if builtin && actions == ActionKind::Discrete && continuous {
         found.push(PlanError::new(
             "learn.algorithm",
-            format!("`dqn` needs discrete actions; `{id}` has continuous actions"),
+            format!("`{name}` needs discrete actions; `{id}` has continuous actions"),
             "set `learn.algorithm = \"sac\"`, or choose another `env.id`",
         ));
     }
+    let python_keys = env.python_keys();
+    if let Some(key) = python_keys.first().filter(|_| env.worker == EnvWorker::Rust) {
+        found.push(PlanError::new(
+            format!("env.{key}"),
+            format!("`env.{key}` has no effect: `env.worker` is `rust`"),
+            format!("remove `env.{key}`, or set `env.worker = \"python\"`"),
+        ));
+    }
+    let own = "`env.library` steps its environments";
+    let games = "ale-py steps all Atari games of a rank in one process";
+    for (wrong, key, why) in [
+        (env.library.is_some(), "workers", own),
+        (env.library.is_some(), "wrappers", own),
+        (env.library.is_some(), "vector", own),
+        (env.is_atari() && env.vector.is_none(), "kwargs", games),
+        (env.is_atari() && env.vector.is_none(), "wrappers", games),
+        (env.is_atari() && env.vector.is_none(), "workers", games),
+        (env.vector.is_some(), "wrappers", "the factory of `env.vector` wraps its environments"),
+        (id.starts_with(ENVPOOL), "wrappers", "EnvPool steps its environments in C++"),
+        (id.starts_with(ENVPOOL), "vector", "`env.id` selects EnvPool"),
+    ] {
+        if wrong && python_keys.contains(&key) {
+            found.push(PlanError::new(
+                format!("env.{key}"),
+                format!("`env.{key}` has no effect: {why}"),
+                format!("remove `env.{key}`"),
+            ));
+        }
+    }
     let images = policy.network != NetworkKind::Mlp;
-    if images && (builtin || matches!(learn, Learn::Sac(_))) {
+    if images && (builtin || actions == ActionKind::Continuous) {
         let why = match builtin {
             true => format!("`{id}` has flat observations"),
-            false => "`sac` supports only fully connected networks".to_owned(),
+            false => format!("`{name}` supports only fully connected networks"),
         };
         found.push(PlanError::new(
             "policy.network",
@@ -66,7 +99,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
     let dense = policy.network == NetworkKind::Mlp;
     let of = |others: &str| format!("only {others} use it, not `{name}`");
     let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
-    let builtin = env.worker != EnvWorker::Python && BUILTIN_ENVS.contains(&env.id.as_str());
+    let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&env.id.as_str());
     let rows: [(bool, &str, String); 16] = [
         (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
         (off_policy && collect.normalise_rewards, "collect.normalise_rewards", of(ON)),
@@ -100,7 +133,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
         (
             !off_policy && !matches!(learn, Learn::Ppg(_)) && checkpoint.replay,
             "checkpoint.replay",
-            of("`dqn`, `sac` and `ppg`"),
+            of("`dqn`, `sac`, `td3` and `ppg`"),
         ),
         (
             env.worker_threads.is_some() && !env.is_atari(),
@@ -111,7 +144,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             policy.kernel == Kernel::Native
                 && (!dense
                     || distributed.data_parallel > 1
-                    || matches!(learn, Learn::Sac(_) | Learn::Ppg(_))),
+                    || matches!(learn, Learn::Sac(_) | Learn::Td3(_) | Learn::Ppg(_))),
             "policy.kernel",
             "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU".into(),
         ),
@@ -128,11 +161,7 @@ const ON: &str = "`ppo`, `ppg` and `a2c`";
 
 /// Reports a run that ends before it learns.
 fn never_learns(experiment: &Experiment, learn: &Learn) -> Option<PlanError> {
-    let starts = match learn {
-        Learn::Dqn(dqn) => dqn.learning_starts,
-        Learn::Sac(sac) => sac.learning_starts,
-        Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => return None,
-    };
+    let starts = learn.replay()?.learning_starts;
     let total = experiment.run.total_steps;
     (total > 0 && starts >= total).then(|| {
         PlanError::new(
@@ -190,10 +219,9 @@ pub fn size_problem(experiment: &Experiment, world: u64) -> Option<PlanError> {
             "env.num_envs",
         );
     }
-    let own = match learn {
-        Learn::Dqn(dqn) => replay_problem(u64::from(dqn.batch_size), dqn.buffer_size, local_envs, world),
-        Learn::Sac(sac) => replay_problem(u64::from(sac.batch_size), sac.buffer_size, local_envs, world),
-        Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => rollout_problem(experiment, learn, local_envs),
+    let own = match learn.replay() {
+        Some(replay) => replay_problem(u64::from(replay.batch_size), replay.buffer_size, local_envs, world),
+        None => rollout_problem(experiment, learn, local_envs),
     };
     if own.is_some() {
         return own;
@@ -286,12 +314,9 @@ pub(super) fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
     let split =
         |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };
     let mut sizes = vec![split("num_envs", envs)];
-    sizes.extend(match learn {
-        Learn::Dqn(dqn) => [split("collected", collected), split("batch", u64::from(dqn.batch_size))],
-        Learn::Sac(sac) => [split("collected", collected), split("batch", u64::from(sac.batch_size))],
-        Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => {
-            [split("batch", collected), split("minibatch", collected / minibatches)]
-        }
+    sizes.extend(match learn.replay() {
+        Some(replay) => [split("collected", collected), split("batch", u64::from(replay.batch_size))],
+        None => [split("batch", collected), split("minibatch", collected / minibatches)],
     });
     let iterations = experiment.run.total_steps / collected;
     if iterations > 0 {
@@ -320,6 +345,8 @@ mod tests {
         for (id, algorithm, rest, key) in [
             ("CartPole-v1", "sac", "", "learn.algorithm"),
             ("PongNoFrameskip-v4", "sac", "", "learn.algorithm"),
+            ("Acrobot-v1", "td3", "", "learn.algorithm"),
+            ("Ant-v5", "td3", "[policy]\nnetwork = 'nature'\n", "policy.network"),
             ("Pendulum-v1", "dqn", "", "learn.algorithm"),
             ("CartPole-v1", "ppo", "[policy]\nnetwork = 'nature'\n", "policy.network"),
             ("Ant-v5", "sac", "[policy]\nnetwork = 'impala'\n", "policy.network"),
@@ -365,6 +392,7 @@ mod tests {
         for (id, algorithm, rest) in [
             ("CartPole-v1", "dqn", "[policy]\nkernel = 'native'\n"),
             ("Pendulum-v1", "sac", "[checkpoint]\nreplay = true\n"),
+            ("Pendulum-v1", "td3", "[checkpoint]\nreplay = true\n"),
             ("Pendulum-v1", "ppo", "[collect]\nnormalise_rewards = true\nclip_rewards = 5.0\n"),
             ("PongNoFrameskip-v4", "dqn", "[policy]\nnetwork = 'nature'\n[distributed]\ndata_parallel = 2\n"),
             ("module:Anything-v0", "dqn", "[policy]\nnetwork = 'nature'\n"),
@@ -397,6 +425,7 @@ mod tests {
             ("dqn", 3, "batch_size = 20", 3, Some("learn.batch_size")),
             ("dqn", 3, "batch_size = 21", 3, None),
             ("sac", 3, "", 3, Some("learn.batch_size")),
+            ("td3", 3, "", 3, Some("learn.batch_size")),
             ("sac", 4, "", 4, None),
             ("dqn", 2, "batch_size = 32\nbuffer_size = 10", 2, Some("learn.buffer_size")),
             ("dqn", 64, "batch_size = 2\nbuffer_size = 63", 1, Some("learn.buffer_size")),

@@ -3,10 +3,12 @@
 
 use super::limits::{self, size_problem, sizes};
 use super::{Plan, PlanDraft, PlanError, PlannedBackend, PlannedHost, PlannedRank};
+use crate::error::HintedError;
 use crate::experiment::BackendChoice;
 use crate::host::{GpuSelection, Host};
 use crate::ids::{LocalRank, NodeRank, Rank};
 use crate::probe::Probe;
+use crate::promise::Promise;
 use std::collections::BTreeSet;
 
 /// Most ranks of a group: far above what the console can show, far below what could exhaust memory.
@@ -66,10 +68,12 @@ impl PlanDraft {
             .collect();
         let mut plan = Plan {
             run: self.run.clone(),
+            program: self.program.clone(),
             hosts: self.planned_hosts(probes),
             sizes: sizes(&self.experiment, ranks.len() as u64),
             ranks,
             experiment: self.experiment.clone(),
+            drill: self.drill,
         };
         // A later generation on other hosts keeps the choice.
         plan.experiment.distributed.backend = match plan.backend() {
@@ -158,6 +162,10 @@ impl PlanDraft {
         });
         found.extend(shares.into_iter().filter_map(|(_, share)| share.err()));
         found.extend(limits::problems(&self.experiment));
+        let asked: Vec<Promise> = self.asked.iter().copied().collect();
+        if let Err(HintedError { error, hint }) = self.contract().demand(&asked) {
+            found.push(PlanError::new("launch.command", error, hint));
+        }
         if let Some(world) = world.filter(|world| *world > 0) {
             found.extend(size_problem(&self.experiment, world));
         }
@@ -314,10 +322,13 @@ impl Plan {
         let excluded = self.hosts.iter().filter(|planned| !self.has_ranks(planned.node_rank));
         PlanDraft {
             run: self.run.clone(),
+            program: self.program.clone(),
+            asked: BTreeSet::new(),
             experiment: self.experiment.clone(),
             excluded: excluded.map(|planned| planned.host.name.clone()).collect(),
             hosts: self.hosts.iter().map(|planned| planned.host.clone()).collect(),
             resume: None,
+            drill: self.drill,
         }
     }
 }
@@ -350,6 +361,8 @@ pub(super) mod tests {
     pub fn draft(hosts: Vec<Host>, num_envs: u32) -> PlanDraft {
         PlanDraft {
             run: RunId("test-20260101-000000".into()),
+            program: None,
+            asked: Default::default(),
             experiment: Experiment {
                 run: Run { name: "test".into(), seed: 1, total_steps: 500_000, note: None },
                 launch: Default::default(),
@@ -368,6 +381,7 @@ pub(super) mod tests {
             hosts,
             excluded: Default::default(),
             resume: None,
+            drill: false,
         }
     }
 
@@ -381,6 +395,32 @@ pub(super) mod tests {
 
     fn layout(plan: &Plan) -> Vec<(u32, u32, u32, Option<u32>)> {
         plan.ranks.iter().map(|r| (r.rank.0, r.node_rank.0, r.local_rank.0, r.gpu)).collect()
+    }
+
+    #[test]
+    fn contract_3_draft_without_a_promise_is_no_plan() {
+        let mut own = draft(vec![host("a")], 4);
+        own.asked.insert(Promise::Seed);
+        assert!(own.resolve(&[probe(0)]).is_ok(), "the built-in trainer keeps it");
+        own.experiment.launch.command = vec!["./simulate".into()];
+        let refused = own.resolve(&[probe(0)]).unwrap_err();
+        assert_eq!(refused.key, "launch.command");
+        own.experiment.launch.command.push("{seed}".into());
+        let plan = own.resolve(&[probe(0)]).unwrap();
+        assert!(plan.contract().keeps(Promise::Seed) && plan.draft().asked.is_empty());
+    }
+
+    #[test]
+    fn facts_of_a_program_end_with_its_command() {
+        let mut own = draft(vec![host("a")], 4);
+        own.experiment.launch.command = vec!["./simulate".into()];
+        own.program = Some(Default::default());
+        let plan = own.resolve(&[probe(0)]).unwrap();
+        let mut other = plan.experiment.clone();
+        other.run.seed = 7;
+        assert!(plan.clone().with_experiment(other.clone()).program.is_some());
+        other.launch.command.push("x".into());
+        assert_eq!(plan.with_experiment(other).program, None);
     }
 
     #[test]
@@ -620,6 +660,15 @@ pub(super) mod tests {
 
     fn column(plan: &Plan, name: &str) -> Vec<String> {
         plan.ranks.iter().map(|rank| environment(plan, rank)[name].clone()).collect()
+    }
+
+    #[test]
+    fn drill_stays_one_over_restarts_and_the_wire() {
+        let plan = Plan { drill: true, ..three() };
+        assert!(replan(&plan, &names(&["b"]), &[], &[], PlanDraft::resolve).unwrap().drill);
+        let sent = serde_json::to_value(&plan).unwrap();
+        assert!(serde_json::from_value::<Plan>(sent).unwrap().drill);
+        assert!(serde_json::to_value(three()).unwrap().get("drill").is_none(), "others are sent as before");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{Plan, PlannedBackend, PlannedHost, PlannedRank, PlannedSize};
 use crate::experiment::Experiment;
 use crate::host::Host;
 use crate::ids::{NodeRank, RunId};
+use crate::promise::ProgramFacts;
 use crate::schema::text_rules::NAME;
 use crate::setup::Setup;
 use serde::{Deserialize, Serialize, Serializer};
@@ -24,10 +25,14 @@ pub(crate) const MAX_RANKS: usize = 65_536;
 struct SentPlan<'a> {
     run: &'a RunId,
     experiment: &'a Experiment,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<&'a ProgramFacts>,
     hosts: Vec<SentHost<'a>>,
     ranks: &'a [PlannedRank],
     backend: PlannedBackend,
     sizes: &'a [PlannedSize],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    drill: bool,
 }
 
 #[derive(Serialize)]
@@ -57,10 +62,12 @@ impl Serialize for Plan {
         let sent = SentPlan {
             run: &self.run,
             experiment: &self.experiment,
+            program: self.program.as_ref(),
             hosts,
             ranks: &self.ranks,
             backend: self.backend(),
             sizes: &self.sizes,
+            drill: self.drill,
         };
         sent.serialize(serializer)
     }

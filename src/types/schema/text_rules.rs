@@ -39,6 +39,8 @@ pub static PATH: TextRule = TextRule::new("a path", path);
 pub static SHELL: TextRule = TextRule::new("a shell line", plain);
 /// An environment id.
 pub(crate) static ENV_ID: TextRule = TextRule::new("an RL environment id", plain);
+/// A callable of a Python module.
+pub(crate) static FACTORY: TextRule = TextRule::new("`module:callable`", factory);
 /// A program that is started: a path, or a name that `PATH` finds.
 pub static PROGRAM: TextRule = TextRule::new("a path, or a name in `PATH`", plain);
 /// A host name, an address or an ssh alias.
@@ -73,6 +75,14 @@ fn plain(text: &str) -> Result<(), Refusal> {
         return refuse("contains a NUL character", "remove the NUL character");
     }
     Ok(())
+}
+
+fn factory(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    match text.split_once(':') {
+        Some((module, name)) if !module.is_empty() && !name.is_empty() => Ok(()),
+        _ => refuse("names no module", "write `module:callable`"),
+    }
 }
 
 fn path(text: &str) -> Result<(), Refusal> {

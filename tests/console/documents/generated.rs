@@ -88,7 +88,7 @@ fn config_reference_is_current() {
 }
 
 /// What `rankdeck help TOPIC` prints, without its title.
-fn topic(name: &str) -> String {
+pub(super) fn topic(name: &str) -> String {
     let output = rankdeck().args(["help", name]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();

@@ -9,6 +9,7 @@ use rankdeck_types::ids::{Generation, RunId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 /// One line, as written and as parsed.
 struct Line {
@@ -18,9 +19,13 @@ struct Line {
 
 /// Runs a command with `--json`.
 fn lines(bench: &Bench, args: &[&str], code: i32) -> Vec<Line> {
-    let output = rankdeck().args(args).arg("--json").current_dir(bench.path()).output().unwrap();
+    read_lines(rankdeck().args(args).arg("--json").current_dir(bench.path()), code)
+}
+
+fn read_lines(command: &mut Command, code: i32) -> Vec<Line> {
+    let output = command.output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(code), "{args:?}\n{stdout}\n{stderr}");
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{stdout}\n{stderr}");
     let read = |text: &str| Line { text: text.into(), value: serde_json::from_str(text).unwrap() };
     stdout.lines().map(read).collect()
 }
@@ -45,6 +50,12 @@ fn record_run(bench: &Bench) -> Vec<Line> {
     );
     let (experiment, hosts) = (experiment.to_str().unwrap(), hosts.to_str().unwrap());
     let mut all = lines(bench, &["check", experiment, "--hosts", hosts], 0);
+    let mut measure = rankdeck();
+    measure.args(["check", experiment, "--hosts", hosts, "--measure", "--measure-mb", "1", "--json"]);
+    // The baseline is the bench's own.
+    measure.env("RANKDECK_CACHE", bench.path().join("cache")).current_dir(bench.path());
+    let measured = read_lines(&mut measure, 0).into_iter();
+    all.extend(measured.filter(|line| line.value["kind"] == "measurement"));
     all.extend(lines(bench, &["run", experiment, "--hosts", hosts], 0));
     all.extend(lines(bench, &["ps", "--hosts", hosts], 0));
     all
@@ -62,6 +73,8 @@ fn is_example(kind: &str, value: &Value) -> bool {
         }
         "restart" => value["state"] == "waiting",
         "check" => value["check"] == "port" && value["node_rank"] == 0,
+        "measurement" => value["of"] == "pair",
+        "promise" => value["promise"] == "resume",
         _ => true,
     }
 }
@@ -255,6 +268,11 @@ fn json_examples_and_reasons_are_current() {
             let mut value = normalized("", &line.value, bench.path());
             match kind {
                 "check_finished" => value["duration_s"] = json!(0.25),
+                "measurement" => {
+                    let was = json!({ "latency_s": 0.00009, "there_bps": 9.4e9, "back_bps": 9.3e9 });
+                    (value["latency_s"], value["baseline"]) = (json!(0.00008), was);
+                    (value["there_bps"], value["back_bps"]) = (json!(1.5e9), json!(9.3e9));
+                }
                 "run" => {
                     (value["started"], value["ended"]) = (json!(1_767_268_800.5), json!(1_767_268_806.5));
                     (value["duration_s"], value["age_s"]) = (json!(4.0), json!(60.0));
@@ -264,6 +282,7 @@ fn json_examples_and_reasons_are_current() {
                 // The last line within a second varies.
                 "metrics" => {
                     value["env_step"] = json!(2048);
+                    value.as_object_mut().unwrap().remove("counter");
                     value["values"] = json!({ "charts/episodic_return": 21.5, "loss": 0.25 });
                     value["return_mean"] = json!(21.5);
                     value["progress"] = json!({

@@ -5,6 +5,7 @@
 mod architecture;
 mod generated;
 mod json;
+mod promises;
 mod references;
 mod reporting;
 

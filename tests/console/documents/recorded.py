@@ -38,6 +38,9 @@ for i in range(1, 11):
         send("histogram", name="actions", train_iter=i, env_step=1024 * i, edges=[-0.5, 0.5, 1.5], counts=[310, 202])
         send("image", name="seen", train_iter=i, env_step=1024 * i, data=PICTURE)
         send("evaluation", train_iter=i)  # no such kind
+        os.makedirs(f"{folder}/checkpoints", exist_ok=True)
+        with open(f"{folder}/checkpoints/best", "w") as file:
+            file.write("weights")
         send("checkpoint", path=f"{folder}/checkpoints/best", env_step=1024 * i, train_iter=i, reason="best")
     if rank == 1 and generation == 0 and i == 8:
         os.kill(os.getpid(), signal.SIGKILL)

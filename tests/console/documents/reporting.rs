@@ -3,7 +3,7 @@
 use super::{check_parts, read, repository, table};
 use crate::support::{Bench, Console};
 use rankdeck_proto::message::{
-    Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, LoggedHistogram,
+    Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, InnerRank, LoggedHistogram,
     LoggedImage, RankEvent,
 };
 use rankdeck_types::ids::{Generation, Rank};
@@ -38,7 +38,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 /// Variables of a rank besides those of torchrun.
-const VARIABLES: [(&str, &str); 16] = [
+const VARIABLES: [(&str, &str); 17] = [
     ("RANKDECK_RUN", "name of the run"),
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
@@ -55,6 +55,7 @@ const VARIABLES: [(&str, &str); 16] = [
     ("RANKDECK_RESUME", "checkpoint to resume from; set only if the generation resumes"),
     ("RANKDECK_CHECK_COLLECTIVES", "`1` if every collective is compared across ranks before it starts"),
     ("RANKDECK_FINGERPRINTS", "`0` if `[watch] fingerprint_weights` is off"),
+    ("RANKDECK_DRILL", "`1` in a run of [`rankdeck drill`](runs.md#drill)"),
     ("RANKDECK_SECRET", "shared secret of the ranks, only for programs that use it; do not disclose it"),
     (
         "RANKDECK_HIDDEN",
@@ -210,6 +211,7 @@ fn events() -> Vec<RankEvent> {
             child: Some(DeadChild { pid: 1, name: String::new(), exit: Exit::Code { code: 1 } }),
             ..Exception::default()
         }),
+        RankEvent::InnerRank(InnerRank::default()),
         RankEvent::Survived,
         RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
@@ -234,6 +236,9 @@ fn sender(event: &RankEvent) -> &'static str {
         RankEvent::Exception(_) => {
             "a rank that ends with an uncaught exception; in Python, the hook sends it"
         }
+        RankEvent::InnerRank(_) => {
+            "a process below the rank that calls `init_process_group` for a group of its own; in Python, the hook sends it"
+        }
         RankEvent::Survived => {
             "a rank that continues after its `exception` (a shell started another program); in Python, the hook sends it"
         }
@@ -246,7 +251,7 @@ fn sender(event: &RankEvent) -> &'static str {
 }
 
 /// Notes on fields, by kind.
-const NOTES: [(&str, &str, &str); 21] = [
+const NOTES: [(&str, &str, &str); 24] = [
     ("scalars", "values", "name to number"),
     ("scalars", "not_finite", "optional: name to number of values that were not finite"),
     ("histogram", "edges", "bin borders, ascending"),
@@ -271,6 +276,9 @@ const NOTES: [(&str, &str, &str); 21] = [
     ),
     ("exception", "cause", "optional: class and message of the first exception of its chain"),
     ("exception", "child", "optional: `pid`, `name` and `exit` of the child whose death it reports"),
+    ("inner_rank", "rank", "number or null"),
+    ("inner_rank", "world_size", "number or null"),
+    ("inner_rank", "at", "`FILE:LINE`"),
     ("finished", "reason", "`stop_value`, `budget` or `stopped`"),
 ];
 
@@ -372,7 +380,7 @@ fn reporting_tables_are_current() {
 }
 
 /// The status page, in words of 64 bits.
-const PAGE: [(&str, &str); 24] = [
+const PAGE: [(&str, &str); 25] = [
     ("0", "the eight bytes `rankdeck`; written last"),
     ("1", "VERSION"),
     ("2, 3, 4", "rank, generation, pid"),
@@ -398,6 +406,10 @@ const PAGE: [(&str, &str); 24] = [
     ("23, 24", "amount of the phase that is done, and its total; 0 if unknown"),
     ("25", "time spent in collectives"),
     ("26 to 34", "time spent in each phase, without collectives"),
+    (
+        "35, 36, 37",
+        "time that a script has waited for its input, call site of the latest wait, and its kind: 1 data loader, 2 environments",
+    ),
     ("64", "ring of the last 64 collectives, 15 words each; slot = number modulo 64"),
     ("1024", "table of 16 groups, 8 words each; the first is the group of all ranks, `world`"),
     ("1152", "ring of the last 128 iterations, 5 words each; slot = iteration modulo 128"),

@@ -278,7 +278,7 @@ fn learning_verdict_offers_the_checkpoint_before_it() {
 #[test]
 fn key_for_a_closed_overlay_does_not_reach_the_page() {
     let mut model = four();
-    let prompt = Prompt::Password { account: "me@node-b".into(), text: "Password:".into() };
+    let prompt = Prompt::Password { account: "me@node-b".into(), text: "Password:".into(), jump: None };
     model.hosts[1].prompt = Some(prompt);
     let mut view = ViewState::new();
     press(&model, &mut view, "se");

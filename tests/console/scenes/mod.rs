@@ -74,6 +74,7 @@ fn plan(machines: &[Machine]) -> Plan {
     Plan {
         run: RunId("ppo-cartpole-20260101-120000".into()),
         experiment,
+        program: None,
         hosts: machines
             .iter()
             .enumerate()
@@ -93,6 +94,7 @@ fn plan(machines: &[Machine]) -> Plan {
             PlannedSize { name: "batch".into(), local: 512, global: 512 * world },
             PlannedSize { name: "minibatch".into(), local: 128, global: 128 * world },
         ],
+        drill: false,
     }
 }
 

@@ -182,8 +182,11 @@ fn every_collective_is_right_on_one_two_and_four_ranks() {
     for world_size in [1, 2, 4] {
         for result in World::new("collectives", world_size).start().results() {
             let name = result["backend"].as_str().unwrap().to_owned();
-            assert!(if world_size == 1 { name.starts_with("none") } else { name == "tcp (encrypted)" });
+            assert!(if world_size == 1 { name.starts_with("none") } else { name == "shared memory" });
         }
+    }
+    for result in World::new("collectives", 3).env("DIST_TCP_ONLY", 1).start().results() {
+        assert_eq!(result["backend"], "tcp (encrypted)");
     }
 }
 

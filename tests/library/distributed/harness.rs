@@ -57,6 +57,7 @@ impl Me {
             master_port: self.port,
             backend: self.backend,
             timeout: self.timeout,
+            shared_memory: std::env::var("DIST_TCP_ONLY").is_err(),
             interface: None,
             generation: 0,
             secret: std::env::var(GroupSecret::VARIABLE).ok().and_then(|text| GroupSecret::from_hex(&text)),

@@ -34,6 +34,7 @@ fn run_role() {
         "accumulated" => ddp::accumulated(&me),
         "dqn" => off_policy::dqn(&me),
         "sac" => off_policy::sac(&me),
+        "td3" => off_policy::td3(&me),
         "warm_up" => off_policy::warm_up(&me),
         "unused" => ddp::unused(&me),
         "join" => faults::join(&me),

@@ -7,13 +7,14 @@ use rankdeck_trainer::algo::captured_update::GraphCapture;
 use rankdeck_trainer::algo::dqn::{ComputePath, QLearner};
 use rankdeck_trainer::algo::off_policy::may_learn;
 use rankdeck_trainer::algo::sac::{Noise, SacLearner};
+use rankdeck_trainer::algo::td3::Td3Learner;
 use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
 use rankdeck_trainer::policy::q_network::QLayout;
-use rankdeck_trainer::policy::sac_networks::SacLayout;
+use rankdeck_trainer::policy::{sac_networks, td3_networks};
 use rankdeck_trainer::replay::ReplayBatch;
 use rankdeck_types::experiment::{Activation, Policy};
-use rankdeck_types::learn::{DqnConfig, SacConfig};
+use rankdeck_types::learn::{DqnConfig, SacConfig, Td3Config};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};
@@ -133,7 +134,7 @@ pub fn sac(me: &Me) -> Value {
     let actions = ActionSpace::Continuous { low: vec![-2.0, -1.0], high: vec![2.0, 3.0] };
     let spec = Spec { actions, ..Spec::discrete(4, 1) };
     let settings = SacConfig { batch_size: ROWS as u32, ..SacConfig::default() };
-    let layout = SacLayout::new(&spec, &policy()).unwrap();
+    let layout = sac_networks::layout(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
     let mut learner =
         SacLearner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, GraphCapture(true)))
@@ -155,6 +156,39 @@ pub fn sac(me: &Me) -> Value {
     }
     let prints =
         [&learner.critics, &learner.actor, &learner.alpha].map(|part| part.ddp.compare(&world).unwrap());
+    let equal = prints.iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
+    let result = json!({ "start": start, "parameters": networks(&learner), "fingerprints": [equal, true] });
+    drop(alone);
+    world.destroy(Duration::from_secs(30)).unwrap();
+    result
+}
+
+pub fn td3(me: &Me) -> Value {
+    let (world, mut alone) = (me.connect(), None);
+    let actions = ActionSpace::Continuous { low: vec![-2.0, -1.0], high: vec![2.0, 3.0] };
+    let spec = Spec { actions, ..Spec::discrete(4, 1) };
+    let settings = Td3Config { batch_size: ROWS as u32, ..Td3Config::default() };
+    let layout = td3_networks::layout(&spec, &policy()).unwrap();
+    let seeds = Seeds::new(3 + u64::from(me.rank));
+    let mut learner =
+        Td3Learner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, GraphCapture(true)))
+            .unwrap();
+    let networks = |learner: &Td3Learner| {
+        numbers(&[
+            learner.networks.actor.flat(),
+            learner.networks.critics.flat(),
+            learner.networks.target_actor.flat(),
+            learner.networks.targets.flat(),
+        ])
+    };
+    let start = networks(&learner);
+    let group = learning_group(&world, &mut alone);
+    for update in 0..updates() {
+        let random = Seeds::new(8).generator(Purpose::Replay, 0, update);
+        let mut noise = Split { random, rank: me.rank as usize, world_size: me.world_size as usize };
+        learner.update(&batch(update, me, Some(2)), &mut noise, group).unwrap();
+    }
+    let prints = [&learner.critics, &learner.actor].map(|part| part.ddp.compare(&world).unwrap());
     let equal = prints.iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
     let result = json!({ "start": start, "parameters": networks(&learner), "fingerprints": [equal, true] });
     drop(alone);
@@ -261,6 +295,23 @@ fn sacs_networks_and_entropy_weight_stay_equal() {
 #[test]
 fn unsynchronized_sac_fails_the_same_comparison() {
     drifts_unsynchronised("sac");
+}
+
+/// TD3-1.
+#[test]
+fn td3_on_split_batches_equals_td3_on_the_whole() {
+    split_equals_whole("td3", &["torch"]);
+}
+
+/// TD3-2.
+#[test]
+fn td3s_networks_and_targets_stay_equal() {
+    stays_equal("td3");
+}
+
+#[test]
+fn unsynchronized_td3_fails_the_same_comparison() {
+    drifts_unsynchronised("td3");
 }
 
 /// OFFPOLICY-1, DQN-1: no rank begins alone, whichever is last.

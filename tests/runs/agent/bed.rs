@@ -147,9 +147,11 @@ impl Bed {
             master_addr: "127.0.0.1".into(),
             master_port: 29500,
             resume: None,
+            resume_at: None,
             plan: Plan {
                 run: RunId(self.run.clone()),
                 experiment,
+                program: None,
                 hosts: vec![PlannedHost::new(
                     NodeRank(0),
                     Host {
@@ -168,6 +170,7 @@ impl Bed {
                     })
                     .collect(),
                 sizes: vec![],
+                drill: false,
             },
         }
     }
@@ -257,11 +260,15 @@ impl Console {
     }
 
     pub fn launch(&mut self, spec: LaunchSpec) {
-        self.send(&ConsoleMessage::Launch { spec: Box::new(spec), private: Default::default() });
+        self.send(&ConsoleMessage::Launch {
+            spec: Box::new(spec),
+            private: Default::default(),
+            after_end: false,
+        });
     }
 
     pub fn stop(&mut self, mode: StopMode, grace_ms: u64) {
-        self.send(&ConsoleMessage::Stop { mode, grace_ms });
+        self.send(&ConsoleMessage::Stop { mode, grace_ms, ends: false });
     }
 
     /// Takes in what has arrived; `false` when the agent has closed.

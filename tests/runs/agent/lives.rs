@@ -173,7 +173,7 @@ fn clean_stop_lets_ranks_exit_by_themselves() {
     assert!(
         console
             .find(|event| {
-                matches!(event, RecordEvent::StopOrdered { mode: StopMode::Clean, by } if by == "console")
+                matches!(event, RecordEvent::StopOrdered { mode: StopMode::Clean, by, .. } if by == "console")
                     .then_some(())
             })
             .is_some()

@@ -52,7 +52,7 @@ fn reach_1_environment_is_redacted_and_not_persisted() {
         variables: toml::from_str("GIVEN = \"also hush hush\"").unwrap(),
         ..LaunchSecrets::default()
     };
-    console.send(&ConsoleMessage::Launch { spec: Box::new(spec), private });
+    console.send(&ConsoleMessage::Launch { spec: Box::new(spec), private, after_end: false });
     console.wait_line(0, "up");
     let pid = console.pid(0);
     let seen = until("the rank's own environment", || {

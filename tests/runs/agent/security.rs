@@ -104,6 +104,7 @@ fn generation_secret_is_in_no_file_or_message() {
     console.send(&ConsoleMessage::Launch {
         spec: Box::new(spec),
         private: LaunchSecrets { secret: Some(secret), ..LaunchSecrets::default() },
+        after_end: false,
     });
     console.wait_line(0, "has it");
     let mut later = Console::attach(&agent, 0);

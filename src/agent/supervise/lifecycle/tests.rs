@@ -18,9 +18,11 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
         master_addr: "127.0.0.1".into(),
         master_port: 1,
         resume: None,
+        resume_at: None,
         plan: Plan {
             run: RunId("t".into()),
             experiment,
+            program: None,
             hosts: vec![PlannedHost::new(NodeRank(0), Host { name: "a".into(), ..Host::default() })],
             ranks: (0..ranks)
                 .map(|i| PlannedRank {
@@ -31,6 +33,7 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
                 })
                 .collect(),
             sizes: Vec::new(),
+            drill: false,
         },
     })
 }
@@ -48,11 +51,16 @@ fn running(ranks: u32) -> Lifecycle {
     lifecycle
 }
 
+fn recorded(action: &LifecycleAction) -> Option<&RecordEvent> {
+    match action {
+        LifecycleAction::Record(event) => Some(event),
+        _ => None,
+    }
+}
+
 fn stopped(actions: &[LifecycleAction]) -> Option<(Vec<Survivor>, u64)> {
-    actions.iter().find_map(|action| match action {
-        LifecycleAction::Record(RecordEvent::Stopped { survivors, took_ms, .. }) => {
-            Some((survivors.clone(), *took_ms))
-        }
+    actions.iter().find_map(|action| match recorded(action)? {
+        RecordEvent::Stopped { survivors, took_ms, .. } => Some((survivors.clone(), *took_ms)),
         _ => None,
     })
 }
@@ -94,9 +102,7 @@ fn resume_continues_stopped_ranks_and_is_recorded() {
     let mut lifecycle = running(2);
     let actions = lifecycle.resume(&[Rank(1), Rank(7)]);
     assert_eq!(actions[1], LifecycleAction::SignalRanks(vec![ident(1)], libc::SIGCONT));
-    assert!(
-        matches!(&actions[0], LifecycleAction::Record(RecordEvent::Notice { text }) if text.contains("SIGCONT"))
-    );
+    assert!(matches!(recorded(&actions[0]), Some(RecordEvent::Notice { text }) if text.contains("SIGCONT")));
     lifecycle.reaped(101, Exit::Code { code: 0 }, 10);
     assert_eq!(lifecycle.resume(&[Rank(1)]), [], "it is gone");
 }
@@ -140,7 +146,8 @@ fn life_5_clean_stop_waits_for_progress_up_to_the_limit() {
 #[test]
 fn life_6_clean_stop_waits_for_an_iteration() {
     let reported = |actions: &[LifecycleAction]| {
-        actions.iter().any(|action| matches!(action, LifecycleAction::Record(RecordEvent::Notice { text }) if text.contains("3 s")))
+        let mut records = actions.iter().filter_map(recorded);
+        records.any(|event| matches!(event, RecordEvent::Notice { text } if text.contains("3 s")))
     };
     let mut lifecycle = running(1);
     lifecycle.iterated(Rank(0), 1, 0);
@@ -294,16 +301,22 @@ fn crash_after_the_program_returned_is_no_failure() {
 }
 
 #[test]
-fn checkpoints_are_recorded_before_the_end() {
+fn checkpoints_and_results_are_recorded_before_the_end() {
     let mut lifecycle = running(1);
     lifecycle.reaped(100, Exit::Code { code: 0 }, 1);
     lifecycle.exit_info(Rank(0), vec![], 1);
     let file = CheckpointFile { path: "/w/a.pt".into(), ..CheckpointFile::default() };
-    let found = ScanOutcome { checkpoints: Some((vec![file.clone()], true)), ..ScanOutcome::default() };
+    let results = RunResults { files: 1, ..RunResults::default() };
+    let found = ScanOutcome {
+        checkpoints: Some((vec![file.clone()], true)),
+        results: Some(results.clone()),
+        ..ScanOutcome::default()
+    };
     let actions = lifecycle.scanned(found, 2);
     let files = RecordEvent::CheckpointFiles { files: vec![file], complete: true };
-    assert_eq!(actions[1], LifecycleAction::Record(files));
-    assert!(matches!(actions[2], LifecycleAction::Record(RecordEvent::Stopped { .. })));
+    assert_eq!(recorded(&actions[1]), Some(&files));
+    assert_eq!(recorded(&actions[2]), Some(&RecordEvent::Results { results: Box::new(results) }));
+    assert!(matches!(recorded(&actions[3]), Some(RecordEvent::Stopped { .. })));
 }
 
 #[test]
@@ -316,7 +329,7 @@ fn life_3_stop_gets_harder_never_softer() {
     assert!(harder.contains(&LifecycleAction::SignalAll(libc::SIGKILL)));
     lifecycle.reaped(100, SIGKILLED, 4);
     let reported = lifecycle.exit_info(Rank(0), vec![], 0);
-    assert!(matches!(&reported[1], LifecycleAction::Record(RecordEvent::RankExited { stopping: true, .. })));
+    assert!(matches!(recorded(&reported[1]), Some(RecordEvent::RankExited { stopping: true, .. })));
     assert_eq!(
         stopped(&lifecycle.scanned(scan(vec![]), 10)),
         Some((vec![], 10)),
@@ -356,10 +369,8 @@ fn life_4_neighbours_of_a_failed_rank_do_not_wait_for_ever() {
     assert_eq!(lifecycle.tick(34_999, false, 15_000), []);
     let actions = lifecycle.tick(35_000, false, 15_000);
     let by = "rank 1 failed".to_owned();
-    assert_eq!(
-        actions[0],
-        LifecycleAction::Record(RecordEvent::StopOrdered { mode: StopMode::Terminate, by })
-    );
+    let order = RecordEvent::StopOrdered { mode: StopMode::Terminate, by, ends: false };
+    assert_eq!(recorded(&actions[0]), Some(&order));
     assert_eq!(
         lifecycle.tick(37_000, false, 15_000),
         [LifecycleAction::SignalAll(libc::SIGKILL)],
@@ -484,4 +495,57 @@ fn iterations_are_timed_per_rank_and_the_longest_counts() {
         rhythm.record(Rank(0), iteration, 21_000 + 10 * iteration);
     }
     assert!(rhythm.longest().is_some_and(|longest| longest < 1_000), "long ago");
+}
+
+/// Whether the actions record an order that ends the run.
+fn ends(actions: &[LifecycleAction]) -> bool {
+    let order = |event: &RecordEvent| matches!(event, RecordEvent::StopOrdered { ends: true, .. });
+    actions.iter().filter_map(recorded).any(order)
+}
+
+/// A scan finds nothing: the only rank has ended.
+fn end_rank(lifecycle: &mut Lifecycle) {
+    lifecycle.reaped(100, Exit::Code { code: 0 }, 10);
+    lifecycle.exit_info(Rank(0), vec![], 0);
+    assert!(stopped(&lifecycle.scanned(scan(vec![]), 20)).is_some());
+}
+
+#[test]
+fn life_9_launch_after_an_end_needs_its_knowledge() {
+    // A restart is under way, and another console ends the run: before the proof, and after it.
+    for late in [false, true] {
+        let mut lifecycle = running(1);
+        assert!(!ends(&lifecycle.stop_by_console(StopMode::Clean, 1_000, false, 0)));
+        assert_eq!(lifecycle.check_end(&spec(1, 1), false), Ok(()));
+        if late {
+            end_rank(&mut lifecycle);
+        }
+        let actions = lifecycle.stop_by_console(StopMode::Clean, 1_000, true, 5);
+        assert!(ends(&actions) && actions.len() == 1, "recorded, and nothing else: {actions:?}");
+        let again = lifecycle.stop_by_console(StopMode::Clean, 1_000, true, 6);
+        assert_eq!(ends(&again), late, "after the proof, each console's order is an answer");
+        if !late {
+            end_rank(&mut lifecycle);
+        }
+        let refused = lifecycle.check_end(&spec(1, 1), false).unwrap_err();
+        assert_eq!(refused, end_refusal(&RunId("t".into())));
+        assert_eq!(lifecycle.check_end(&spec(0, 1), false), Ok(()), "the present launch, once more");
+        assert_eq!(lifecycle.check_end(&spec(1, 1), true), Ok(()));
+        lifecycle.launch(spec(1, 1)).unwrap();
+        assert_eq!(lifecycle.check_end(&spec(2, 1), false), Ok(()), "a new generation has no end");
+    }
+}
+
+#[test]
+fn life_9_end_outlives_the_agent() {
+    let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
+    let order = |ends| record(RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends });
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.replay(&record(RecordEvent::Launched { spec: spec(0, 1) }));
+    lifecycle.replay(&order(false));
+    assert_eq!(lifecycle.check_end(&spec(1, 1), false), Ok(()));
+    lifecycle.replay(&order(true));
+    assert!(lifecycle.check_end(&spec(1, 1), false).is_err());
+    lifecycle.replay(&record(RecordEvent::Launched { spec: spec(1, 1) }));
+    assert_eq!(lifecycle.check_end(&spec(2, 1), false), Ok(()));
 }

@@ -7,9 +7,12 @@ use rankdeck_proto::libtorch::FITTING;
 use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::command::{CommandParts, LAUNCHER_MODULES, LAUNCHERS, file_name, is_python};
 use rankdeck_types::error::{HintedError, write_hint};
-use rankdeck_types::experiment::{Experiment, Learn};
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
 use rankdeck_types::host::{GpuSelection, Host};
+use rankdeck_types::learn::ActionKind;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::promise::Promise;
 use rankdeck_types::schema::text_rules::variable_in;
 use rankdeck_types::words::{bytes, plural};
 use std::collections::BTreeSet;
@@ -660,9 +663,9 @@ fn program(
                 tables.first().map_or("", |name| name.trim_matches(['[', ']'])),
             )
         }
-        _ if subject.lost_seed.is_some() => CheckResult::warning(
+        _ if lost_seed(subject.draft).is_some() => CheckResult::warning(
             format!("the program does not use `run.seed = {}`", subject.draft.experiment.run.seed),
-            subject.lost_seed.clone().unwrap_or_default(),
+            lost_seed(subject.draft).unwrap_or_default(),
             "run.seed",
         ),
         _ => CheckResult::passed(match &program.python {
@@ -671,6 +674,12 @@ fn program(
             None => program.path.clone().unwrap_or_default(),
         }),
     }
+}
+
+/// Returns the line to write if the program does not use the seed of its file.
+fn lost_seed(draft: &PlanDraft) -> Option<String> {
+    draft.program.as_ref().filter(|_| draft.experiment.run.seed != 0)?;
+    draft.contract().demand(&[Promise::Seed]).err().map(|lost| lost.hint)
 }
 
 /// Returns the hint for a failed setup, by the key that decides it and the words of its shell.
@@ -776,14 +785,14 @@ fn environment(subject: &PreflightInput<'_>, found: &HostFindings) -> Option<Che
             "env.id",
         ));
     }
-    match (learn, seen.discrete?) {
-        (Learn::Sac(_), true) => Some(CheckResult::failed(
-            format!("`sac` needs continuous actions; `{}` has discrete actions", env.id),
+    match (learn.actions(), seen.discrete?) {
+        (ActionKind::Continuous, true) => Some(CheckResult::failed(
+            format!("`{}` needs continuous actions; `{}` has discrete actions", learn.name(), env.id),
             "set `learn.algorithm = \"dqn\"`, or another `env.id`",
             "learn.algorithm",
         )),
-        (Learn::Dqn(_), false) => Some(CheckResult::failed(
-            format!("`dqn` needs discrete actions; `{}` has continuous actions", env.id),
+        (ActionKind::Discrete, false) => Some(CheckResult::failed(
+            format!("`{}` needs discrete actions; `{}` has continuous actions", learn.name(), env.id),
             "set `learn.algorithm = \"sac\"`, or choose another `env.id`",
             "learn.algorithm",
         )),

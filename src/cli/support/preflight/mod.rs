@@ -6,13 +6,14 @@
 //! - Nothing is started, and nothing stays on a host but the agent.
 
 mod consistency;
-mod host_checks;
+pub(crate) mod host_checks;
 mod output;
 mod query;
 
 pub(crate) use output::{
     MANY, as_json, plan_lines, print, print_failed_plan, print_failed_run, print_problems, warnings,
 };
+pub(crate) use query::workdir;
 
 use crate::cli::args::HostKeyArgs;
 use crate::cli::support::{Failure, code};
@@ -121,8 +122,6 @@ pub(crate) struct PreflightInput<'a> {
     pub(crate) can_upload: bool,
     /// Position of each host in the hosts file; empty: all hosts, in order.
     pub(crate) places: Vec<usize>,
-    /// The hint if the program does not use `run.seed`.
-    pub(crate) lost_seed: Option<String>,
 }
 
 /// The reply of one host.
@@ -153,8 +152,8 @@ pub(crate) struct PreflightReport {
     pub(crate) peer_addresses: Vec<Option<String>>,
     /// How long it took.
     pub(crate) took: Duration,
-    /// A further check for the whole run: name and result.
-    pub(crate) last: Option<(&'static str, CheckResult)>,
+    /// Further checks for the whole run: name and result.
+    pub(crate) last: Vec<(&'static str, CheckResult)>,
 }
 
 impl PreflightReport {
@@ -222,7 +221,7 @@ fn evaluate(subject: &PreflightInput<'_>, answers: Vec<Result<HostAnswer, Hinted
         answers,
         columns,
         took: Duration::ZERO,
-        last: None,
+        last: Vec::new(),
     }
 }
 
@@ -328,8 +327,12 @@ pub(crate) fn shortened(report: &PreflightReport, failure: Failure) -> Failure {
     }
 }
 
-/// Fails if a check has failed; the details have been printed.
-pub(crate) fn ensure_passed(report: &PreflightReport, locator: &Locator) -> Result<(), Failure> {
+/// Fails if a check has failed; the details have been printed. `repeat`: the hint, empty after `check` itself.
+pub(crate) fn ensure_passed(
+    report: &PreflightReport,
+    locator: &Locator,
+    repeat: &str,
+) -> Result<(), Failure> {
     let hosts = report.hosts.iter().zip(&report.columns);
     let mut failed = hosts.flat_map(|(host, column)| {
         let cells = CHECKS.iter().zip(column).filter(|(_, cell)| cell.status == CheckStatus::Failed);
@@ -341,8 +344,7 @@ pub(crate) fn ensure_passed(report: &PreflightReport, locator: &Locator) -> Resu
             1 => " (and 1 more)".to_owned(),
             more => format!(" (and {more} more)"),
         };
-        return Err(Failure::host(format!("preflight: {first}{others}; nothing was started"))
-            .hint(format!("run `rankdeck check {}` to repeat the checks", locator.subject())));
+        return Err(Failure::host(format!("preflight: {first}{others}; nothing was started")).hint(repeat));
     }
     match &report.plan {
         Some(Err(error)) => {
@@ -377,6 +379,20 @@ mod tests {
         let report = evaluate(&subject(&draft), answers);
         assert_eq!(report.count(CheckStatus::Failed), 1);
         assert_eq!(report.columns[2][0].text, "no answer");
+    }
+
+    #[test]
+    fn failed_check_has_no_hint_to_repeat_itself() {
+        let draft = draft(1);
+        let answers = vec![Err(HintedError { error: "h0: no answer".into(), hint: "x".into() })];
+        let report = evaluate(&subject(&draft), answers);
+        let file = rankdeck_config::ExperimentSource::File("e.toml".into());
+        let locator = Locator::new(&rankdeck_config::HostsSource::Here, &file);
+        let hint = |repeat: &str| {
+            let failure = ensure_passed(&report, &locator, repeat).unwrap_err();
+            shortened(&report, failure).cause.hint
+        };
+        assert_eq!((hint(""), hint("again")), (String::new(), "again".to_owned()));
     }
 
     #[test]

@@ -33,7 +33,10 @@ pub(crate) fn print(report: &PreflightReport, locator: &Locator) {
             print::stdout(&format!("{}: every check passed", plural(count, "more host")));
         }
     }
-    if let Some((name, cell)) = &report.last {
+    let is_first = |index: usize, name: &str| report.last[..index].iter().all(|(known, _)| *known != name);
+    for (_, (name, cell)) in
+        report.last.iter().enumerate().filter(|(index, (name, _))| is_first(*index, name))
+    {
         print::stdout(&format!("{name}  {}", shown(cell, widest)));
     }
     print_problems(report, locator);

@@ -7,8 +7,9 @@ use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, prompt};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
 use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer};
+use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{BUILTIN_ENVS, EnvWorker, Experiment};
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{GpuSelection, Host, Transport};
 use rankdeck_types::ids::{LocalRank, Rank};
 use rankdeck_types::template::RankValues;
@@ -183,6 +184,7 @@ fn questions(
                 local_rank: LocalRank(0),
                 world_size: draft.world_size().unwrap_or(1),
                 run_dir: &run_dir,
+                resume: draft.resume.as_deref(),
             };
             let mut env = filled.env;
             env.extend(host.env.clone());
@@ -213,6 +215,7 @@ fn questions(
                 imports: subject.code.map(|code| code.imports.clone()).unwrap_or_default(),
                 environment: environment(&draft.experiment, subject.code.is_some()),
                 code: subject.code.map(|code| code.hash.clone()),
+                folder: launch.code.as_ref().filter(|_| subject.code.is_none()).and_then(own_code),
                 gpus: uses_gpus(host),
                 planned_gpus: planned(host),
                 master: master.clone(),
@@ -227,14 +230,18 @@ fn questions(
         .collect()
 }
 
+/// The user's own code on this machine, in which ranks work.
+fn own_code(code: &Code) -> Option<String> {
+    code.path().filter(|path| Path::new(path).is_absolute()).map(str::to_owned)
+}
+
 /// Returns what a Python worker of the built-in trainer will create. A module that comes with the code is not
 /// there yet.
 fn environment(experiment: &Experiment, has_code: bool) -> Option<EnvQuestion> {
     let env = experiment.env.as_ref().filter(|_| experiment.launch.command.is_empty())?;
-    let in_rust = env.worker == EnvWorker::Rust
-        || (env.worker == EnvWorker::Auto && BUILTIN_ENVS.contains(&env.id.as_str()));
-    let comes = has_code && env.id.contains(':');
-    (!in_rust && !comes).then(|| EnvQuestion {
+    // Modules of its own come with the code, and only the worker calls a factory.
+    let comes = has_code && !env.modules().is_empty() || env.vector.is_some();
+    (!env.is_builtin() && !comes).then(|| EnvQuestion {
         python: env.python.clone(),
         id: env.id.clone(),
         atari: env.is_atari(),
@@ -260,7 +267,7 @@ fn planned(host: &Host) -> Vec<u32> {
 }
 
 /// The directory as passed to `agent start`.
-fn workdir(host: &Host) -> String {
+pub(crate) fn workdir(host: &Host) -> String {
     match (host.workdir.as_str(), host.transport) {
         ("", Transport::Local) => ".".to_owned(),
         ("", Transport::Ssh | Transport::Openssh) => "rankdeck".to_owned(),

@@ -13,17 +13,17 @@ mod slots;
 use crate::app::replace_file::replace_file;
 use crate::app::signals::StopRequests;
 use crate::app::stderr;
+use crate::cli::args::promises::Needs;
 use crate::cli::args::values::MAX_TRIALS;
 use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_id::{RUNS, new_run_id};
 use crate::cli::support::run_index::{load_hosts, own_binary};
 use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
-use crate::cli::support::{Failure, child, code, print, recorded_runs, run_id, seed};
+use crate::cli::support::{Failure, child, code, contract, print, recorded_runs, run_id};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::compare::{ComparedRun, equal_results};
 use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
-use rankdeck_proto::regular;
-use rankdeck_proto::trust;
+use rankdeck_proto::{folders, regular, trust};
 use rankdeck_types::experiment::{Experiment, LaunchConfig};
 use rankdeck_types::words::{NONE, clean, count, fixed, plural};
 use rankdeck_types::{hidden, quote};
@@ -77,7 +77,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
     let source = ExperimentSource::File(path.clone());
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     // A wrong value is reported before anything runs.
-    let (mut launches, mut all): (Vec<Experiment>, Vec<Experiment>) = (Vec::new(), Vec::new());
+    let (mut launches, mut all): (Vec<(Experiment, Needs)>, Vec<Experiment>) = (Vec::new(), Vec::new());
     for trial in &trials {
         let sets = [&args.set[..], trial].concat();
         let own = rankdeck_config::load_experiment(&source, &sets).map_err(|mut found| {
@@ -85,15 +85,20 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
             found.0.iter_mut().filter(|one| one.file == "--set").for_each(|one| one.file = "--sweep".into());
             found
         })?;
-        let is_known = |known: &Experiment| (&known.launch, &known.args) == (&own.launch, &own.args);
-        if seed::is_set(&sets) && !launches.iter().any(is_known) {
-            launches.push(own.clone());
+        let needs = Needs::of_sets("run", &sets);
+        let is_known = |(known, of): &(Experiment, Needs)| {
+            (&known.launch, &known.args, of) == (&own.launch, &own.args, &needs)
+        };
+        if !launches.iter().any(is_known) {
+            launches.push((own.clone(), needs));
         }
         all.push(own);
     }
     let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
     let mut hosts = load_hosts(hosts_from)?;
-    launches.iter().try_for_each(|experiment| seed::demand(experiment, &source, &hosts))?;
+    for (experiment, needs) in &launches {
+        contract::demand(experiment, &source, &hosts, needs)?;
+    }
     different(&all, &trials)?;
     hosts.retain(|host| !args.exclude.contains(&host.name));
     let slots = slots::of(&hosts, args).await?;
@@ -118,11 +123,10 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
         gpus_per_run: args.gpus_per_run,
         equal: Vec::new(),
     };
-    trust::check_place(&sweep.folder()).map_err(Failure::place)?;
-    std::fs::create_dir_all(sweep.folder()).map_err(|error| {
-        Failure::failed(format!("cannot create {}: {error}", sweep.folder().display()))
-            .hint("run the command in a writable directory")
-    })?;
+    let runs = Path::new(RUNS);
+    trust::check_run(runs, &sweep.folder()).map_err(Failure::place)?;
+    let created = folders::create_runs(runs).and_then(|()| folders::create_private(&sweep.folder()));
+    created.map_err(|why| Failure::failed(why.error).hint("run the command in a writable directory"))?;
     stderr::line(&format!(
         "sweep {}: {}, {} at a time; show it with `rankdeck queue`",
         sweep.name,
@@ -374,6 +378,7 @@ impl Sweep {
                 words.extend(self.arguments.iter().cloned());
                 // Two runs started in the same second would get the same name.
                 words.extend(["--name".to_owned(), format!("{}-{}", self.title, index + 1)]);
+                words.extend(["--trial".to_owned(), format!("{}/{}", self.title, index + 1)]);
                 words.extend(trial.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
                 if !gpus.is_empty() {
                     words.extend(["--gpus".to_owned(), gpus.join(",")]);
@@ -585,6 +590,9 @@ fn program_view(own: &Experiment) -> Option<String> {
         code,
         exclude,
         include,
+        resume,
+        checkpoints: _,
+        max_copy_gb: _,
         env,
         pass_env,
         slurm_env,
@@ -604,7 +612,7 @@ fn program_view(own: &Experiment) -> Option<String> {
     let variables = json!([env, pass_env, slurm_env, keep_launcher, rank_variables, group_secret, threads]);
     let watch = [own.watch.python_hook, own.watch.check_collectives, own.watch.fingerprint_weights];
     let rest = json!([master_addr, master_port, own.run.seed, watch]);
-    (!command.is_empty()).then(|| json!([command, files, variables, rest]).to_string())
+    (!command.is_empty()).then(|| json!([command, resume, files, variables, rest]).to_string())
 }
 
 /// Rejects trials that are the same run, although their overrides differ.

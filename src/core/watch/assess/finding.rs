@@ -5,6 +5,7 @@ use crate::exit_message::ExitMessage;
 use crate::reason::{Certainty, Proof, Reason, Severity};
 use crate::watch::history::hosts::LinkLoss;
 use crate::watch::patterns::group_arguments::ArgumentMismatch;
+use crate::watch::patterns::input::InputBound;
 use crate::watch::patterns::learning::LearningIssue;
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
@@ -58,6 +59,8 @@ pub(crate) enum Finding {
     Gpu { rank: Rank, reason: Reason },
     /// Ranks update their weights without any collective.
     NoCollectives { ranks: Vec<Rank>, updates: u64, iterations: u64 },
+    /// The optimizer of a rank makes no steps any more, those of all others do.
+    OptimizerIdle { rank: Rank, own: u64, theirs: u64, collectives: u64 },
     /// Ranks called `init_process_group` with arguments that exclude each other or the plan.
     Arguments(ArgumentMismatch),
     /// Variables of launchers contradict the plan on these ranks.
@@ -74,6 +77,8 @@ pub(crate) enum Finding {
     Straggler(Straggler),
     /// The run is slower than it was.
     SlowRun(SlowRun),
+    /// The run waits for its input most of the time.
+    InputBound(InputBound),
     /// All ranks of a host may use only this core, and the host has more.
     SharedCore { node: NodeRank, core: u32, count: usize },
 }
@@ -85,8 +90,10 @@ impl Finding {
             self,
             Finding::RankVariables { .. }
                 | Finding::SeparatePrograms { .. }
+                | Finding::OptimizerIdle { .. }
                 | Finding::SharedCore { .. }
                 | Finding::SlowRun(_)
+                | Finding::InputBound(_)
         )
     }
 
@@ -105,12 +112,14 @@ impl Finding {
             | Finding::LossyNetwork { .. }
             | Finding::Gpu { .. }
             | Finding::NoCollectives { .. }
+            | Finding::OptimizerIdle { .. }
             | Finding::Arguments(_)
             | Finding::RankVariables { .. }
             | Finding::SeparatePrograms { .. }
             | Finding::RendezvousBlocked { .. }
             | Finding::Stall { .. }
             | Finding::SlowRun(_)
+            | Finding::InputBound(_)
             | Finding::Straggler(_) => None,
         }
     }
@@ -210,6 +219,11 @@ pub(crate) fn drift(drift: &WeightDrift) -> Assessment {
         DriftConfidence::BeganApart | DriftConfidence::NeverExchanged => (Severity::Amber, Certainty::Likely),
     };
     Assessment { severity, certainty, reason: Reason::WeightsDiffer }
+}
+
+/// Assesses running statistics of normalizers that differ: they may be meant to.
+pub(crate) fn normalizers() -> Assessment {
+    Assessment::usual(Certainty::Possible, Reason::NormalizersDiffer)
 }
 
 /// Assesses a learning problem.

@@ -22,7 +22,7 @@ use crate::watch::history::program::{
 };
 use crate::watch::history::run_view::RankView;
 use crate::watch::history::silence::SUSPECT_MS;
-use rankdeck_proto::inspection::{Holder, Inspection, Obstacle};
+use rankdeck_proto::inspection::{Holder, Inspection, Obstacle, ThreadStack};
 use rankdeck_proto::message::{Activity, Phase};
 
 /// Wait after which an explained wait becomes a warning.
@@ -54,6 +54,11 @@ const OUTLASTED: u64 = 10;
 /// Libraries whose worker processes compute environments.
 const ENVIRONMENTS: [&str; 6] =
     ["gymnasium/vector", "gym/vector", "common/vec_env", "tianshou/env", "pufferlib/vector", "torchrl/envs"];
+
+/// Python's pool of processes, which replaces workers that have died, and its queues, whose locks a worker takes with
+/// it when it dies.
+const POOL: &str = "/multiprocessing/pool.py";
+const QUEUES: [&str; 3] = [POOL, "/multiprocessing/queues.py", "/multiprocessing/synchronize.py"];
 
 fn red(certainty: Certainty, reason: Reason) -> Option<Assessment> {
     Some(Assessment { severity: Severity::Red, certainty, reason })
@@ -278,7 +283,8 @@ impl<'a> LateRankCheck<'a> {
         let view = self.view;
         // Of a socket that no inspection names, no more is known.
         let is_remote = remote(view) || (self.waits_in == KernelWait::Net && own_obstacle(view).is_none());
-        let waits = is_remote && !self.stopped && view.cpu_share() <= IDLE;
+        // Inside a collective, its peers are at the other end.
+        let waits = is_remote && view.waiting().is_none() && !self.stopped && view.cpu_share() <= IDLE;
         if !waits || self.silence < view.threshold.stuck || self.waited_ms < self.limits.behind {
             return None;
         }
@@ -408,6 +414,24 @@ impl<'a> LateRankCheck<'a> {
         early.then_some(expected)
     }
 
+    /// It waits for a child that has exited: for data or room in a pipe, for another child, or, in Python's own
+    /// pools and queues, for a lock. Children that were not there when it last made progress explain nothing, and
+    /// neither do those that the program itself has waited for, except in a pool.
+    fn lost_its_worker(&self) -> bool {
+        let view = self.view;
+        let Some(lost) = program::lost_worker(view) else { return false };
+        let has_timer = |inspection: &Inspection| inspection.os.sleep_left_ms.is_some();
+        let inside =
+            |parts: &[&str]| view.inspection().and_then(main_stack).is_some_and(|stack| calls(stack, parts));
+        match self.waits_in {
+            _ if lost.reaped => self.waits_in == KernelWait::Lock && inside(&[POOL]),
+            KernelWait::Lock => inside(&QUEUES),
+            KernelWait::Poll if view.inspection().is_some_and(has_timer) => false,
+            KernelWait::Poll | KernelWait::Pipe | KernelWait::Child => true,
+            KernelWait::Sleep | KernelWait::Net | KernelWait::Other => false,
+        }
+    }
+
     /// It is stuck: the wait of its main thread gives the reason.
     fn by_its_wait(&self) -> Option<Assessment> {
         let view = self.view;
@@ -415,6 +439,7 @@ impl<'a> LateRankCheck<'a> {
         let reason = match (view.sample.state, self.waits_in) {
             _ if view.waiting().is_some() => Reason::InsideEarlier,
             ('R', _) if view.never_sleeps() => Reason::Spinning,
+            _ if idle && self.lost_its_worker() => Reason::WorkerDied,
             (_, KernelWait::Lock) if idle => Reason::Lock,
             (_, KernelWait::Sleep) if own_obstacle(view) != Some(Reason::FileLock) => Reason::Sleeping,
             // An event loop with timers only.
@@ -432,7 +457,7 @@ impl<'a> LateRankCheck<'a> {
         let is_dead = || waits_for_the_dead(view) && view.current_inspection().is_some_and(awaits_nobody);
         let proof = if reason == Reason::Lock && self.outlasted() {
             Some(Proof::Outlasted)
-        } else if matches!(reason, Reason::Pipe | Reason::ChildProcess) && is_dead() {
+        } else if matches!(reason, Reason::WorkerDied | Reason::Pipe | Reason::ChildProcess) && is_dead() {
             Some(Proof::Gone)
         } else {
             None
@@ -539,14 +564,17 @@ fn idle_workers(view: &RankView<'_>) -> Option<Reason> {
         let copies = waited_for.iter().all(|process| process.name.contains("python"));
         return copies.then_some(Reason::EnvWorkerDeadlocked);
     };
-    let calls = |part: &str| {
-        stack.frames.iter().any(|frame| frame.file.as_deref().is_some_and(|file| file.contains(part)))
-    };
-    if calls("torch/utils/data") {
+    if calls(stack, &["torch/utils/data"]) {
         Some(Reason::DataLoader)
-    } else if ENVIRONMENTS.iter().any(|library| calls(library)) {
+    } else if calls(stack, &ENVIRONMENTS) {
         Some(Reason::EnvWorkerDeadlocked)
     } else {
         None
     }
+}
+
+/// One of these is part of the path of a frame.
+fn calls(stack: &ThreadStack, parts: &[&str]) -> bool {
+    let files = || stack.frames.iter().filter_map(|frame| frame.file.as_deref());
+    parts.iter().any(|part| files().any(|file| file.contains(part)))
 }

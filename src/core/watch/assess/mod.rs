@@ -81,6 +81,7 @@ pub(crate) fn assess(
         findings.add([Finding::Mismatch { mismatch, waited_ms: 0 }], suspects);
     }
     findings.add(waits::no_collectives(run, &histories), []);
+    findings.add(waits::idle_optimizer(run, &histories), []);
     let RunFindings { found, suspects } = stages::assess(run, limits);
     findings.add(found, suspects);
     findings

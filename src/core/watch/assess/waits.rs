@@ -134,6 +134,30 @@ fn behind(run: &RunView<'_>, late: LateRank, limits: &TimeLimits) -> Option<Find
     Some(Finding::LateRank { late: LateRank { ahead: false, ..late }, assessment })
 }
 
+/// Collectives without an optimizer step after which a rank no longer trains, and up to which one does.
+const IDLE_COLLECTIVES: u64 = 256;
+const BUSY_COLLECTIVES: u64 = 64;
+/// Steps that the others must have made more.
+const AHEAD_STEPS: u64 = 64;
+
+/// A rank of a script whose optimizer makes no steps any more, while those of all others do. Ranks that never made one
+/// have other work.
+pub(crate) fn idle_optimizer(run: &RunView<'_>, living: &[(Rank, &RankHistory)]) -> Option<Finding> {
+    let counts = living.iter().map(|(rank, history)| {
+        let page = run.view(*rank).filter(|view| view.fresh)?.page()?;
+        let (steps, at) = history.stepped;
+        (page.by_hook && steps > 0).then_some((*rank, steps, page.collective.entered.saturating_sub(at)))
+    });
+    let counts: Vec<(Rank, u64, u64)> = counts.collect::<Option<_>>()?;
+    let mut idle = counts.iter().filter(|(_, _, since)| *since >= IDLE_COLLECTIVES);
+    let (rank, own, collectives) = *idle.next()?;
+    let mut others = counts.iter().filter(|(other, ..)| *other != rank);
+    let theirs = others.clone().map(|(_, steps, _)| *steps).min()?;
+    let all_train = others.all(|(_, _, since)| *since <= BUSY_COLLECTIVES);
+    let is_behind = theirs >= own.saturating_add(AHEAD_STEPS);
+    (all_train && is_behind).then_some(Finding::OptimizerIdle { rank, own, theirs, collectives })
+}
+
 /// Ranks that train without exchanging anything.
 pub(crate) fn no_collectives(run: &RunView<'_>, living: &[(Rank, &RankHistory)]) -> Option<Finding> {
     if run.model.ranks.len() < 2 {

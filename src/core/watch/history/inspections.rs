@@ -8,7 +8,7 @@
 //! - INSPECT-3: an inspection that catches a rank between two waits does not show what it waits for. An earlier
 //!   one that did still counts; the rank's connections come from the latest one.
 
-use rankdeck_proto::inspection::{Frame, Inspection, Socket, StackMethod, ThreadStack};
+use rankdeck_proto::inspection::{Frame, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack};
 use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
@@ -224,16 +224,25 @@ pub(crate) fn leading_thread(inspection: &Inspection) -> Option<&ThreadStack> {
 /// The innermost frame that is neither PyTorch's nor the language's own library's, and the innermost one of the
 /// program itself.
 fn own_frames(inspection: &Inspection) -> Option<(&Frame, Option<&Frame>)> {
-    let frames = &leading_thread(inspection)?.frames;
-    let inner = frames.iter().find(|frame| frame.owner() != FrameOwner::System)?;
-    let caller = frames.iter().find(|frame| frame.owner() == FrameOwner::Program);
+    frames_of(leading_thread(inspection)?)
+}
+
+fn frames_of(stack: &ThreadStack) -> Option<(&Frame, Option<&Frame>)> {
+    let inner = stack.frames.iter().find(|frame| frame.owner() != FrameOwner::System)?;
+    let caller = stack.frames.iter().find(|frame| frame.owner() == FrameOwner::Program);
     Some((inner, caller))
 }
 
 /// `FILE:LINE` and function of the innermost frame of the program's code, from an inspection. Of a library also
-/// the line of the program that called it.
+/// the line of the program that called it. Of an event loop the line of its first task.
 pub(crate) fn user_frame(inspection: &Inspection) -> Option<String> {
-    let (inner, caller) = own_frames(inspection)?;
+    let of_task = || awaited_tasks(inspection).find_map(stack_frame);
+    of_task().or_else(|| stack_frame(leading_thread(inspection)?))
+}
+
+/// The same from one stack.
+fn stack_frame(stack: &ThreadStack) -> Option<String> {
+    let (inner, caller) = frames_of(stack)?;
     // Parameters of types make names of hundreds of characters.
     let bare = inner.function.find('<').filter(|at| *at > 0);
     let name = bare.and_then(|at| inner.function.get(..at)).unwrap_or(&inner.function);
@@ -242,6 +251,65 @@ pub(crate) fn user_frame(inspection: &Inspection) -> Option<String> {
     let caller = caller.filter(|caller| !std::ptr::eq(*caller, inner));
     let caller = caller.map(|caller| format!(", called at {}", caller.place())).unwrap_or_default();
     Some(format!("{}{function}{caller}", inner.place()))
+}
+
+/// Parts of Python's library in which a main thread waits for other threads of its process, and for the tasks of
+/// its event loop.
+const THREAD_WAITS: [&str; 3] = ["/concurrent/futures/", "/threading.py", "/queue.py"];
+const EVENT_LOOP: &str = "/asyncio/";
+/// Most threads, tasks or children of which a line is shown.
+const SHOWN: usize = 4;
+
+/// The main thread waits inside this part of Python's library.
+fn waits_inside(inspection: &Inspection, part: &str) -> bool {
+    let frames = main_stack(inspection).into_iter().flat_map(|stack| &stack.frames);
+    let mut innermost = frames.take_while(|frame| frame.owner() == FrameOwner::System);
+    innermost.any(|frame| frame.file.as_deref().is_some_and(|file| file.contains(part)))
+}
+
+/// The suspended tasks of the event loop that the main thread waits in, the main one first.
+fn awaited_tasks(inspection: &Inspection) -> impl Iterator<Item = &ThreadStack> {
+    let is_task = |stack: &&ThreadStack| stack.name.starts_with(OF_TASK);
+    let waits =
+        inspection.threads.iter().any(|stack| is_task(&stack)) && waits_inside(inspection, EVENT_LOOP);
+    inspection.threads.iter().filter(move |stack| waits && is_task(stack))
+}
+
+/// Where the threads or tasks are that the main thread waits for. Which of them ends the wait cannot be seen: those
+/// that run code of the program.
+pub(crate) fn awaited_lines(inspection: &Inspection) -> Vec<String> {
+    let own = |stack: &&ThreadStack| stack.frames.iter().any(|frame| frame.owner() == FrameOwner::Program);
+    let tasks = awaited_tasks(inspection).filter(own).filter_map(|stack| {
+        let name = words::clip(stack.name.strip_prefix(OF_TASK)?, 40);
+        Some(format!("its task {name} waits at {}", stack_frame(stack)?))
+    });
+    let waits = THREAD_WAITS.iter().any(|part| waits_inside(inspection, part));
+    let is_thread = |stack: &&ThreadStack| {
+        let other = stack.name.starts_with(OF_CHILD) || stack.name.starts_with(OF_TASK);
+        let is_hook = stack.frames.iter().any(Frame::is_of_hook);
+        waits && stack.how == StackMethod::Python && Some(stack.tid) != inspection.pid && !other && !is_hook
+    };
+    let threads = inspection.threads.iter().filter(is_thread).filter(own).filter_map(|stack| {
+        let name = if stack.name.is_empty() { stack.tid.to_string() } else { words::clip(&stack.name, 40) };
+        Some(format!("its thread {name} is at {}", stack_frame(stack)?))
+    });
+    tasks.chain(threads).take(SHOWN).collect()
+}
+
+/// The stack of a child process.
+fn child_stack(inspection: &Inspection, pid: u32) -> Option<&ThreadStack> {
+    let name = format!("{OF_CHILD}{pid} ");
+    inspection.threads.iter().find(|stack| stack.name.starts_with(&name))
+}
+
+/// `FILE:LINE` and function of the innermost frame of a child's code.
+pub(crate) fn child_frame(inspection: &Inspection, pid: u32) -> Option<String> {
+    stack_frame(child_stack(inspection, pid)?)
+}
+
+/// Whether a child is inside a call of a process group.
+pub(crate) fn child_is_in_collective(inspection: &Inspection, pid: u32) -> bool {
+    child_stack(inspection, pid).is_some_and(|stack| stack.frames.iter().any(is_of_collective))
 }
 
 /// File and function of that frame.
@@ -281,10 +349,12 @@ pub(crate) fn is_in_collective(inspection: &Inspection) -> bool {
         .threads
         .iter()
         .filter(|thread| Some(thread.tid) == inspection.pid && thread.how != StackMethod::Kernel);
-    main.flat_map(|thread| &thread.frames).any(|frame| {
-        frame.file.as_deref().is_some_and(|file| file.contains("torch/distributed"))
-            || ["c10d::", "gloo::"].iter().any(|part| frame.function.contains(part))
-    })
+    main.flat_map(|thread| &thread.frames).any(is_of_collective)
+}
+
+fn is_of_collective(frame: &Frame) -> bool {
+    frame.file.as_deref().is_some_and(|file| file.contains("torch/distributed"))
+        || ["c10d::", "gloo::"].iter().any(|part| frame.function.contains(part))
 }
 
 #[cfg(test)]

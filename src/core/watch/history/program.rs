@@ -12,6 +12,7 @@
 //! it does then takes long, and resembles a stuck rank, so its silence means less.
 
 use crate::watch::history::movement::{BULK, ChildDelta, IDLE};
+use crate::watch::history::rank_history::CHILDREN;
 use crate::watch::history::run_view::RankView;
 use crate::watch::history::silence::SUSPECT_MS;
 use rankdeck_proto::inspection::Inspection;
@@ -206,6 +207,29 @@ pub(crate) fn dead_child(view: &RankView<'_>) -> Option<u32> {
     let seen = view.sample.signals.children.iter().find(|child| ended(child.pid, child.state));
     let inspected = || view.current_inspection()?.children.iter().find(|child| ended(child.pid, child.state));
     seen.map(|child| child.pid).or_else(|| inspected().map(|child| child.pid))
+}
+
+/// A child that was there when the rank last made progress and has exited since: as a zombie, or `reaped` by the
+/// program, which replaces or forgets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LostWorker {
+    pub pid: u32,
+    pub reaped: bool,
+}
+
+/// Returns the lost worker; an unreaped one first.
+pub(crate) fn lost_worker(view: &RankView<'_>) -> Option<LostWorker> {
+    let veterans = view.history.veterans();
+    let zombie = dead_child(view).filter(|pid| veterans.contains(pid));
+    let children = &view.sample.signals.children;
+    let is_there = |pid: &u32| children.iter().any(|child| child.pid == *pid);
+    let gone = || {
+        let lives = |pid: &&u32| is_there(pid) || view.history.ended_before().contains(*pid);
+        // A full list does not show all of them.
+        veterans.iter().find(|pid| children.len() < CHILDREN && !lives(pid))
+    };
+    let zombie = zombie.map(|pid| LostWorker { pid, reaped: false });
+    zombie.or_else(|| gone().map(|pid| LostWorker { pid: *pid, reaped: true }))
 }
 
 /// Whether the rank waits for a worker that has exited: no live process is at the other end. Only an

@@ -5,7 +5,9 @@ use crate::watch::history::movement::{
     self, ChildCounters, ChildDelta, ProgressCounters, ProgressDelta, QuotaHistory,
 };
 use crate::watch::history::silence::{SilenceKind, SilenceModel};
-use rankdeck_proto::message::{FingerprintSample, HostSample, IterationSample, MainThread, RankSample};
+use rankdeck_proto::message::{
+    FingerprintSample, HostSample, IterationSample, MainThread, NORMALIZERS, RankSample,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const STEP_MS: u64 = 500;
 const STEPS: usize = 6;
 /// Children remembered.
-const CHILDREN: usize = 64;
+pub(crate) const CHILDREN: usize = 64;
 /// Half seconds in a row that must have seen a stream: a tracker may send much at once.
 const STREAMS: u32 = 4;
 /// Weight of the latest moment in what helpers usually do.
@@ -68,11 +70,17 @@ pub struct RankHistory {
     /// They are steps of a script's optimizers, which its hook counts.
     #[serde(default)]
     guessed: bool,
+    /// Steps of its optimizers, and its collectives when the latest one was made.
+    #[serde(default)]
+    pub(crate) stepped: (u64, u64),
     /// Since when its optimizers have made steps.
     #[serde(default)]
     stepped_since: Option<u64>,
     /// Fingerprints of weights by optimizer and step.
     pub(crate) weights: BTreeMap<(u32, u64), FingerprintSample>,
+    /// Fingerprints of the running statistics of normalizers by step.
+    #[serde(default)]
+    pub(crate) normalizers: BTreeMap<u64, FingerprintSample>,
     seen: bool,
 }
 
@@ -161,6 +169,9 @@ impl RankHistory {
         self.remember(mono_ms, sample, children);
         if let Some(page) = &sample.page {
             self.guessed = page.by_hook;
+            if page.updates != self.stepped.0 {
+                self.stepped = (page.updates, page.collective.entered);
+            }
             if page.updates > 0 {
                 self.stepped_since.get_or_insert(mono_ms);
             }
@@ -169,6 +180,12 @@ impl RankHistory {
             }
             for taken in page.fingerprints.iter().filter(|taken| taken.optimizer < OPTIMIZERS) {
                 self.taken(taken);
+            }
+            for taken in page.fingerprints.iter().filter(|taken| taken.optimizer == NORMALIZERS) {
+                self.normalizers.insert(taken.step, *taken);
+                if self.normalizers.len() > WEIGHTS {
+                    self.normalizers.pop_first();
+                }
             }
         }
         self.mono_ms = mono_ms;
@@ -329,6 +346,11 @@ impl RankHistory {
     /// Children that had ended already when its counters moved.
     pub(crate) fn ended_before(&self) -> &BTreeSet<u32> {
         &self.ended
+    }
+
+    /// Children that were there when its counters last moved: what it did then may need them.
+    pub(crate) fn veterans(&self) -> &BTreeSet<u32> {
+        &self.veterans
     }
 
     /// CPU share of its children and other threads while its counters moved.

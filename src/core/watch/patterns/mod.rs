@@ -4,9 +4,11 @@
 //! A pattern carries measurements and no opinion on how bad it is; `assess` decides that.
 
 pub(crate) mod group_arguments;
+pub(crate) mod input;
 pub(crate) mod learning;
 pub(crate) mod mismatch;
 pub(crate) mod network;
+pub(crate) mod normalizers;
 pub(crate) mod replicas;
 pub(crate) mod speed;
 pub(crate) mod stall;

@@ -200,6 +200,12 @@ impl Replicas {
         drifts.max_by_key(|drift| drift.grounds)
     }
 
+    /// All ranks train the same weights, as far as is known.
+    pub fn agree(&self) -> bool {
+        let is_clean = self.drift().is_none() && self.not_finite().is_none();
+        is_clean && self.optimizers.values().any(Comparison::agrees)
+    }
+
     /// The first that were not finite.
     pub fn not_finite(&self) -> Option<&NotFinite> {
         self.optimizers.values().find_map(|known| known.not_finite.as_ref())

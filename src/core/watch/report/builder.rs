@@ -6,12 +6,14 @@ use crate::model::{Model, RankInspection, RankLife, RankModel};
 use crate::reason::{self, SentenceForm, VerdictKind, fill};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::Assessment;
-use crate::watch::history::inspections::{leading_thread, user_frame};
+use crate::watch::history::inspections::{
+    awaited_lines, child_frame, child_is_in_collective, leading_thread, user_frame,
+};
 use crate::watch::history::movement;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::network::unanswered;
-use rankdeck_proto::inspection::{Frame, Inspection, StackMethod};
-use rankdeck_proto::message::{GpuSample, RankSample};
+use rankdeck_proto::inspection::{Frame, InspectedChild, Inspection, StackMethod};
+use rankdeck_proto::message::{Exit, GpuSample, InnerRank, RankSample};
 use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
@@ -95,7 +97,7 @@ const OTHERS: usize = 8;
 /// Notes of an inspection.
 const NOTES: usize = 4;
 /// Children of a rank that are named.
-const CHILDREN: usize = 4;
+const CHILDREN: usize = 8;
 
 /// Describes one rank.
 pub(crate) fn side(rank: &RankModel, inspection: Option<&Inspection>) -> RankEvidence {
@@ -117,7 +119,7 @@ pub(crate) fn side(rank: &RankModel, inspection: Option<&Inspection>) -> RankEvi
         side.os = os(sample, inspection);
         side.call = run_view::call(sample);
         side.silent_ms = movement::silence(sample);
-        side.children = children(sample, inspection);
+        side.children = children(sample, inspection, &rank.inner);
         if let Some(page) = &sample.page {
             side.train_iter = page.iteration();
             if !page.by_hook {
@@ -169,15 +171,34 @@ fn os(sample: &RankSample, inspection: Option<&Inspection>) -> String {
     text
 }
 
-fn children(sample: &RankSample, inspection: Option<&Inspection>) -> Vec<String> {
-    let inspected = inspection.into_iter().flat_map(|inspection| &inspection.children).map(|child| {
-        let cpu = match child.cpu_ms_moved {
-            0 => "no CPU used".to_string(),
-            ms => format!("used {ms} ms of CPU"),
+/// Describes the children, those first that explain a wait: ended ones, those that the rank waits for, and ranks of
+/// its own that wait for no other.
+fn children(sample: &RankSample, inspection: Option<&Inspection>, inner: &[InnerRank]) -> Vec<String> {
+    let inspected = |inspection: &Inspection| {
+        let member = |child: &InspectedChild| member(child, inner);
+        let explains = |child: &&InspectedChild| {
+            let waits = child_is_in_collective(inspection, child.pid);
+            let is_awaited = inspection.awaits.contains(&child.pid);
+            (child.state != 'Z', !is_awaited, member(child).is_none(), waits)
         };
-        format!("pid {} {}: {}, {cpu}", child.pid, child.name, words::process_state(child.state))
-    });
-    let list: Vec<String> = inspected.collect();
+        let mut all: Vec<&InspectedChild> = inspection.children.iter().collect();
+        all.sort_by_key(explains);
+        let text = |child: &&InspectedChild| {
+            let cpu = match child.cpu_ms_moved {
+                0 => "no CPU used".to_string(),
+                ms => format!("used {ms} ms of CPU"),
+            };
+            let does = match &child.exit {
+                Some(exit) => exit.to_string(),
+                None => format!("{}, {cpu}", words::process_state(child.state)),
+            };
+            let which = member(child).map(|member| format!(" ({member})")).unwrap_or_default();
+            let at = child_frame(inspection, child.pid).map(|at| format!(", at {at}")).unwrap_or_default();
+            format!("pid {} {}{which}: {does}{at}", child.pid, child.name)
+        };
+        all.iter().map(text).collect::<Vec<String>>()
+    };
+    let list = inspection.map(inspected).unwrap_or_default();
     let list = if list.is_empty() {
         let children = sample.signals.children.iter();
         children.map(|c| format!("pid {} {}: {}", c.pid, c.name, words::process_state(c.state))).collect()
@@ -185,6 +206,14 @@ fn children(sample: &RankSample, inspection: Option<&Inspection>) -> Vec<String>
         list
     };
     list.into_iter().take(CHILDREN).collect()
+}
+
+/// `rank 2 of 4 of its own`; `None` for other processes.
+fn member(child: &InspectedChild, inner: &[InnerRank]) -> Option<String> {
+    let by_hook = inner.iter().find(|inner| inner.pid == child.pid);
+    let by_hook = by_hook.and_then(|inner| Some((inner.rank?, inner.world_size?)));
+    let (rank, size) = by_hook.or(child.member)?;
+    Some(format!("rank {rank} of {size} of its own"))
 }
 
 /// A frame of Rust's own library, whose paths are those of the build machine.
@@ -411,9 +440,11 @@ pub(crate) fn inspected(view: Option<&RankView<'_>>) -> Vec<String> {
     let rank = inspection.rank;
     let mut facts = Vec::new();
     let ended = inspection.children.iter().filter(|child| child.state == 'Z').take(NAMED);
-    facts.extend(
-        ended.map(|child| format!("rank {rank}: child process {} ({}) has exited", child.pid, child.name)),
-    );
+    facts.extend(ended.map(|child| {
+        let how = child.exit.as_ref().map_or_else(|| "has exited".to_owned(), Exit::predicate);
+        format!("rank {rank}: child process {} ({}) {how}", child.pid, child.name)
+    }));
+    facts.extend(awaited_lines(inspection).into_iter().map(|line| format!("rank {rank}: {line}")));
     let lossy =
         view.sockets().iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {

@@ -1,7 +1,7 @@
 //! Describes findings: the words of each reason's sentence, and the evidence.
 
 use crate::card::{Advice, RankEvidence, ranges};
-use crate::model::Model;
+use crate::model::{Model, RankModel, SlowLink};
 use crate::reason::{Certainty, Proof, Reason, SentenceForm, Severity};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
@@ -10,6 +10,7 @@ use crate::watch::history::inspections::{self, user_frame};
 use crate::watch::history::program::{self, dead_child};
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::group_arguments::{ArgumentFault, ArgumentMismatch};
+use crate::watch::patterns::input::InputBound;
 use crate::watch::patterns::mismatch::CollectiveMismatch;
 use crate::watch::patterns::network::NetworkFault;
 use crate::watch::patterns::speed::SlowRun;
@@ -18,8 +19,12 @@ use crate::watch::report::builder::{
     NAMED, VerdictBuilder, complaint, find, host_of, inspected, link_error, name, side, waiters, xid_words,
 };
 use rankdeck_proto::inspection::Obstacle;
+use rankdeck_proto::message::InputKind;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
+
+/// Most lines about the ranks of a stalled run.
+const STALLED_LINES: usize = 32;
 
 /// Describes a finding.
 pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
@@ -38,6 +43,9 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
             lossy_network(run, place, waiters, group, *seq, *waited_ms)
         }
         Finding::Gpu { rank, reason } => gpu(run, *rank, *reason),
+        Finding::OptimizerIdle { rank, own, theirs, collectives } => {
+            optimizer_idle(run, *rank, [*own, *theirs, *collectives])
+        }
         Finding::NoCollectives { ranks, updates, iterations } => {
             no_collectives(run, ranks, *updates, *iterations)
         }
@@ -49,6 +57,7 @@ pub(crate) fn verdict(run: &RunView<'_>, finding: &Finding) -> VerdictReport {
         Finding::Stall { rank, severity, still_ms } => stall(run, *rank, *severity, *still_ms),
         Finding::Straggler(slow) => straggler(run, slow),
         Finding::SlowRun(slow) => slow_run(run, *slow),
+        Finding::InputBound(bound) => input_bound(run, bound),
         Finding::SharedCore { node, core, count } => shared_core(run, *node, *core, *count),
     }
 }
@@ -103,6 +112,8 @@ fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> Verd
         [] => Vec::new(),
         also => vec![format!("also late: ranks {}", ranges(also))],
     };
+    let inner = find(run.model, late.rank).and_then(RankModel::inner_ranks);
+    facts.extend(inner.map(|inner| format!("rank {} has spawned {inner}", late.rank)));
     if matches!(assessment.reason, Reason::HostOverloaded | Reason::Throttled) {
         facts.extend(run.view(late.rank).map(shortage_of_cores).unwrap_or_default());
     }
@@ -137,7 +148,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
     let obstacle = view.and_then(|view| view.inspection()?.obstacle.as_ref());
     let obstacle =
         obstacle.map_or_else(|| "data from the network".to_owned(), |found| words::clean(&found.words()));
-    let child = view.and_then(dead_child);
+    let child = view.and_then(ended_child);
     let stopped = view.and_then(program::stopped_child);
     let goal = run.model.run.total_steps;
     let others = match late.waiters.as_slice() {
@@ -158,7 +169,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("amount", amount.unwrap_or_default()),
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
         ("obstacle", obstacle),
-        ("child", child.map(|pid| format!(" (pid {pid})")).unwrap_or_default()),
+        ("child", child.map(|child| format!(" ({child})")).unwrap_or_default()),
         ("stopped", stopped.map(|pid| format!(" (pid {pid} is suspended)")).unwrap_or_default()),
         ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
         ("goal", goal.map(|goal| format!(" of a run of {goal} steps")).unwrap_or_default()),
@@ -168,6 +179,23 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("after", after),
         ("waited", words::duration_ms(late.waited_ms)),
     ]
+}
+
+/// The child that has exited, and how: `pid 77, killed by SIGKILL`.
+fn ended_child(view: &RankView<'_>) -> Option<String> {
+    let lost = program::lost_worker(view);
+    let zombie = lost.filter(|lost| !lost.reaped).map(|lost| lost.pid).or_else(|| dead_child(view));
+    let pid = zombie.or(lost.map(|lost| lost.pid))?;
+    let known = view.inspection().and_then(|inspection| {
+        inspection
+            .children
+            .iter()
+            .find(|child| child.pid == pid)?
+            .exit
+            .as_ref()
+            .map(|exit| format!(", {exit}"))
+    });
+    Some(format!("pid {pid}{}", known.unwrap_or_default()))
 }
 
 /// How many ranks have called `init_process_group`.
@@ -355,6 +383,19 @@ fn gpu(run: &RunView<'_>, rank: Rank, reason: Reason) -> VerdictReport {
     .build(run)
 }
 
+/// The optimizer of a rank makes no steps any more.
+fn optimizer_idle(run: &RunView<'_>, rank: Rank, counts: [u64; 3]) -> VerdictReport {
+    let [own, theirs, collectives] = counts.map(|count| count.to_string());
+    let who = name(run.model, rank);
+    let words = vec![("who", who), ("own", own), ("theirs", theirs), ("collectives", collectives)];
+    VerdictBuilder {
+        rank: Some(rank),
+        host: host_of(run.model, Some(rank)),
+        ..VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::OptimizerIdle), words)
+    }
+    .build(run)
+}
+
 /// Ranks update their weights without any collective.
 fn no_collectives(run: &RunView<'_>, ranks: &[Rank], updates: u64, iterations: u64) -> VerdictReport {
     let one = (ranks.len() == 1).then(|| ranks.first().copied()).flatten();
@@ -379,6 +420,7 @@ fn straggler(run: &RunView<'_>, slow: &Straggler) -> VerdictReport {
     let lost = format!("{:.0}", slow.lost * 100.0);
     let mut facts = slow.facts.clone();
     facts.push(format!("the others lost {lost}% of their time waiting for it"));
+    facts.extend(slow_links(run.model, slow.rank));
     let words = vec![("who", name(run.model, slow.rank)), ("lost", lost)];
     VerdictBuilder {
         rank: Some(slow.rank),
@@ -390,10 +432,51 @@ fn straggler(run: &RunView<'_>, slow: &Straggler) -> VerdictReport {
     .build(run)
 }
 
+/// Links of a rank's host to other hosts of the run that were slow before the launch.
+fn slow_links(model: &Model, rank: Rank) -> Vec<String> {
+    let own = host_of(model, Some(rank)).unwrap_or_default();
+    let is_member = |name: &String| model.ranks.iter().any(|rank| rank.host == *name);
+    let between = |link: &&SlowLink| link.hosts.contains(&own) && link.hosts.iter().all(is_member);
+    let found = model.slow_links.iter().filter(between).take(NAMED);
+    let sentence = |link: &SlowLink| {
+        let [one, other] = &link.hosts;
+        let (own, usual) = (words::bit_rate(link.bps), words::bit_rate(link.usual_bps));
+        format!("the link {one} to {other} measured {own} on {}, the usual link {usual}", link.day)
+    };
+    found.map(sentence).collect()
+}
+
 /// The run is slower than it was.
 fn slow_run(run: &RunView<'_>, slow: SlowRun) -> VerdictReport {
     let words = vec![("before", format!("{:.1}", slow.before)), ("now", format!("{:.1}", slow.now))];
     VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::SlowRun), words).build(run)
+}
+
+/// The run waits for its input.
+fn input_bound(run: &RunView<'_>, bound: &InputBound) -> VerdictReport {
+    let percent = |share: f64| format!("{:.0}%", share * 100.0);
+    let (input, advice) = match bound.kind {
+        InputKind::DataLoader => ("the next batch", 0),
+        InputKind::Environments => ("a step of its environments", 1),
+    };
+    let at = Some(words::clean(&bound.site)).filter(|site| !site.is_empty());
+    let words = vec![
+        ("share", format!("{:.0}", bound.share * 100.0)),
+        ("input", input.to_owned()),
+        ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+    ];
+    let each = bound.ranks.iter().take(NAMED);
+    let mut verdict = VerdictBuilder {
+        facts: each.map(|(rank, share)| format!("{}: {}", name(run.model, *rank), percent(*share))).collect(),
+        latency_ms: bound.over_ms,
+        ..VerdictBuilder::new(Assessment::usual(Certainty::Likely, Reason::InputBound), words)
+    }
+    .build(run);
+    // The row has one advice for each kind of input.
+    let fits = verdict.card.actions.drain(..).enumerate().filter(|(place, _)| *place == advice);
+    let fits: Vec<Advice> = fits.map(|(_, advice)| advice).collect();
+    verdict.card.actions = fits;
+    verdict
 }
 
 /// All ranks of a host are bound to one core.
@@ -462,7 +545,7 @@ fn stall(run: &RunView<'_>, rank: Option<Rank>, severity: Severity, still_ms: u6
         rank,
         host: host_of(run.model, rank),
         waiter: views.iter().map(|view| view.rank).find(|other| rank.is_some_and(|rank| rank != *other)),
-        observations: views.iter().take(inspections::MOST).map(|view| stalled_rank(run, view)).collect(),
+        observations: stalled_ranks(run),
         latency_ms: still_ms,
         ..VerdictBuilder::new(assessment, words)
     }
@@ -496,6 +579,27 @@ fn common_wait(culprits: &[&RankView<'_>]) -> String {
         }
         _ => "waiting for different things".into(),
     }
+}
+
+/// One line for each rank, with the children and threads that explain it.
+fn stalled_ranks(run: &RunView<'_>) -> Vec<String> {
+    let views = || run.views.iter().take(inspections::MOST);
+    let mut all: Vec<String> = views().map(|view| stalled_rank(run, view)).collect();
+    for view in views() {
+        let rank = find(run.model, view.rank);
+        let explains =
+            rank.is_some_and(|rank| !rank.inner.is_empty()) || program::lost_worker(view).is_some();
+        if let Some(inner) = rank.and_then(RankModel::inner_ranks) {
+            all.push(format!("rank {} has spawned {inner}", view.rank));
+        }
+        let side = rank.filter(|_| explains).map(|rank| side(rank, view.inspection()));
+        let children = side.into_iter().flat_map(|side| side.children);
+        all.extend(children.map(|child| format!("rank {}: {child}", view.rank)));
+        let seen = view.inspection().map(inspections::awaited_lines).unwrap_or_default();
+        all.extend(seen.into_iter().map(|line| format!("rank {}: {line}", view.rank)));
+    }
+    all.truncate(STALLED_LINES);
+    all
 }
 
 fn stalled_rank(run: &RunView<'_>, view: &RankView<'_>) -> String {

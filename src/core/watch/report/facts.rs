@@ -10,6 +10,7 @@ use crate::watch::assess::finding::{self, AbnormalExit, Assessment};
 use crate::watch::history::run_view::RunView;
 use crate::watch::patterns::group_arguments;
 use crate::watch::patterns::learning::LearningIssue;
+use crate::watch::patterns::normalizers::NormalizerDrift;
 use crate::watch::patterns::replicas::{DriftConfidence, NotFinite, WeightDrift};
 use crate::watch::report::builder::{VerdictBuilder, complaint, find, host_of, name};
 use rankdeck_proto::message::Exit;
@@ -186,6 +187,19 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
     verdict
 }
 
+/// Describes running statistics of normalizers that differ while the weights are equal.
+pub(crate) fn normalizers_differ(model: &Model, drift: &NormalizerDrift) -> VerdictReport {
+    let facts = vec![format!(
+        "ranks {}: different in {} comparisons in a row, and never equal since step {}",
+        ranges(&drift.ranks),
+        drift.steps,
+        drift.since
+    )];
+    let words = vec![("step", drift.since.to_string())];
+    VerdictBuilder { facts, ..VerdictBuilder::new(finding::normalizers(), words) }
+        .build(&RunView::without_ranks(model))
+}
+
 /// Describes weights of a script that contain NaN or Inf.
 pub(crate) fn not_finite(model: &Model, found: &NotFinite) -> VerdictReport {
     let rank = if let [rank] = found.ranks.as_slice() { Some(*rank) } else { None };
@@ -230,7 +244,11 @@ pub(crate) fn learning(model: &Model, issue: LearningIssue) -> VerdictReport {
     let assessment = finding::learning(&issue);
     // Equal returns are from the beginning on: no checkpoint is better.
     let is_of_start = issue.reason == Reason::EqualReturns;
-    let before = model.checkpoints.iter().rev().find(|checkpoint| (checkpoint.env_step as f64) < issue.since);
+    let before = model
+        .checkpoints
+        .iter()
+        .rev()
+        .find(|checkpoint| checkpoint.step().is_some_and(|step| (step as f64) < issue.since));
     let before = before.filter(|_| !is_of_start);
     let mut facts = issue.facts;
     facts.extend((!is_of_start).then(|| match before {

@@ -14,15 +14,15 @@ use std::cell::Cell;
 
 /// What the late rank of a script does: milliseconds since the others wait, its sample, and what an inspection
 /// that begins now would show.
-type Does<'a> = &'a dyn Fn(u64, &mut RankSample, &mut Inspection);
+pub(super) type Does<'a> = &'a dyn Fn(u64, &mut RankSample, &mut Inspection);
 
 /// How full the hosts are: pressure of the CPU, and tasks for each core.
-type Cores = Option<f32>;
-const FREE: Cores = None;
+pub(super) type Cores = Option<f32>;
+pub(super) const FREE: Cores = None;
 const FULL: Cores = Some(4.0);
 
 /// A script that trains for ten seconds; then rank 1 is late for `ms`, in a lock unless `does` changes that.
-fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
+pub(super) fn script(cores: Cores, ms: u64, does: Does<'_>) -> Cluster {
     repeated(cores, &[ms], does)
 }
 
@@ -30,7 +30,7 @@ fn main_thread(cpu_us: u64) -> Option<MainThread> {
     Some(MainThread { cpu_us, turns: 70, io_bytes: 9, net_bytes: Some(5_000) })
 }
 
-fn train(c: &mut Cluster, ms: u64) {
+pub(super) fn train(c: &mut Cluster, ms: u64) {
     drive(c, ms, |_, now, sample| {
         (sample.state, sample.wchan) = ('S', String::new());
         sample.signals.main = main_thread(now * 500);
@@ -40,7 +40,7 @@ fn train(c: &mut Cluster, ms: u64) {
 }
 
 /// The same, with one wait after the other; ten seconds of training are before each.
-fn repeated(cores: Cores, waits: &[u64], does: Does<'_>) -> Cluster {
+pub(super) fn repeated(cores: Cores, waits: &[u64], does: Does<'_>) -> Cluster {
     let mut c = trained(2);
     for agent in &mut c.agents {
         agent.signals.pressure = cores.map(|_| Pressure { cpu: 95.0, ..Pressure::default() });
@@ -53,7 +53,7 @@ fn repeated(cores: Cores, waits: &[u64], does: Does<'_>) -> Cluster {
     c
 }
 
-fn late(c: &mut Cluster, ms: u64, does: Does<'_>) {
+pub(super) fn late(c: &mut Cluster, ms: u64, does: Does<'_>) {
     let (seq, since) = (c.now.0 / 250, c.now.0);
     for _ in 0..ms / 250 {
         let (at, mut inspection) = (c.now.0 + 250 - since, inspection_at(1, "step", "train.py", 55));
@@ -70,25 +70,25 @@ fn late(c: &mut Cluster, ms: u64, does: Does<'_>) {
     }
 }
 
-fn quiet(c: &Cluster) {
+pub(super) fn quiet(c: &Cluster) {
     assert_eq!(reds(c), [], "{:?}", verdicts(c).iter().map(|reported| &reported.reason).collect::<Vec<_>>());
 }
 
-fn red(c: &Cluster, reason: Reason) {
+pub(super) fn red(c: &Cluster, reason: Reason) {
     assert_eq!(reds(c).first(), Some(&(Some(1), reason)), "{:?}", c.verdicts());
 }
 
-fn python(files: &[&str]) -> Vec<ThreadStack> {
+pub(super) fn python(files: &[&str]) -> Vec<ThreadStack> {
     let frame = |file: &&str| Frame { function: "f".into(), file: Some((*file).into()), line: Some(9) };
     let frames = files.iter().map(frame).collect();
     vec![ThreadStack { tid: 1001, how: StackMethod::Python, frames, ..ThreadStack::default() }]
 }
 
-fn holder(pid: u32, name: &str) -> Holder {
+pub(super) fn holder(pid: u32, name: &str) -> Holder {
     Holder { pid, name: name.into(), state: 'S', ours: true, ..Holder::default() }
 }
 
-fn child(pid: u32, state: char) -> ChildSample {
+pub(super) fn child(pid: u32, state: char) -> ChildSample {
     ChildSample { pid, name: "python".into(), state, cpu_ms: 5, parent: 1001, ..ChildSample::default() }
 }
 
@@ -618,7 +618,7 @@ fn polls(at: u64, sample: &mut RankSample, inspection: &mut Inspection) {
     inspection.os.sleep_left_ms = Some(1_000);
 }
 
-fn reported(c: &Cluster) -> Vec<(Severity, Reason)> {
+pub(super) fn reported(c: &Cluster) -> Vec<(Severity, Reason)> {
     verdicts(c).iter().map(|verdict| (verdict.severity, verdict.reason_code)).collect()
 }
 

@@ -4,7 +4,7 @@ use super::lab::*;
 use crate::reason::Reason;
 use crate::report::Severity;
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_proto::inspection::{Inspection, Obstacle, Socket};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::link_state::LinkState;
@@ -50,10 +50,14 @@ fn p10_partition_names_hosts_not_ranks() {
 
 #[test]
 fn p10_rank_missing_last_message_is_not_the_culprit() {
-    // Rank 2 is still inside #99, which the others have left.
-    for lost in [true, false] {
+    // Rank 2 is still inside #99, which the others have left. That an inspection names the connection that it waits
+    // at does not make it a wait for another program.
+    for (lost, named) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut c = trained(2);
         partition(&mut c, if lost { &[(0, "10.0.0.2"), (2, "10.0.0.1")] } else { &[] });
+        let inspection = c.agents[1].inspections.get_mut(&2).unwrap();
+        let peer = "10.0.0.1:4711".to_owned();
+        inspection.obstacle = named.then_some(Obstacle::Connection { peer, owner: None });
         let inside = page(&mut c, 2);
         inside.recent.pop();
         (inside.groups[0].entered, inside.groups[0].left) = (99, 98);

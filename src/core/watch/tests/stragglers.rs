@@ -1,6 +1,8 @@
 //! Ranks that are slow and not stuck.
 
 use super::lab::*;
+use crate::event::Event;
+use crate::model::SlowLink;
 use crate::reason::Reason;
 use crate::report::{Severity, VerdictKind};
 use crate::testkit::*;
@@ -30,6 +32,28 @@ fn p22_throttled_rank_is_straggler_not_stuck() {
     c.reports.clear();
     drive(&mut c, 30_000, |rank, now, sample| running(sample, now, &FAST, 10 + u64::from(rank) % 2, None));
     assert_eq!(verdicts(&c).last().map(|verdict| verdict.severity), Some(Severity::Cleared));
+}
+
+#[test]
+fn straggler_evidence_names_its_slow_links() {
+    let mut c = trained(2);
+    let hosts = [0, 1].map(|host: usize| c.core.model().hosts[host].name.clone());
+    let slow_link = |hosts: [&str; 2]| SlowLink {
+        hosts: hosts.map(String::from),
+        bps: 9e8,
+        usual_bps: 9.4e9,
+        day: "Nov 30".into(),
+    };
+    let elsewhere = slow_link([&hosts[0], "another-run"]);
+    c.event(Event::Measured { slow_links: vec![slow_link([&hosts[0], &hosts[1]]), elsewhere] });
+    slow(&mut c, 2, |rank, now, sample| {
+        let throttled = if rank == 2 { now / 100 } else { 0 };
+        sample.signals.cgroup =
+            Some(CgroupSample { periods: now / 100, throttled, ..CgroupSample::default() });
+    });
+    let verdict = verdicts(&c).first().cloned().expect("a straggler");
+    let named: Vec<&String> = verdict.card.facts.iter().filter(|fact| fact.contains(&hosts[0])).collect();
+    assert!(named.len() == 1 && named[0].contains("900 Mb/s"), "{:?}", verdict.card.facts);
 }
 
 #[test]

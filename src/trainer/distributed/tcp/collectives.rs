@@ -57,6 +57,11 @@ impl CpuCollectives {
         CpuCollectives { rank, world_size, core: doubled(world_size), exchanges }
     }
 
+    /// As [`PeerConnections::counts`].
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        self.exchanges.counts()
+    }
+
     /// Reduces `data` in place on all ranks.
     pub(crate) fn all_reduce(
         &self,
@@ -249,6 +254,7 @@ mod tests {
     use crate::distributed::error::DistErrorKind;
     use crate::distributed::ffi::ReduceKernel;
     use crate::distributed::tcp::exchange::RECORD;
+    use crate::distributed::tcp::shared::{self, PeerLink};
     use rankdeck_proto::status_page::{CollectiveOp, Dtype, tag};
     use std::net::{TcpListener, TcpStream};
     use tch::Kind;
@@ -268,11 +274,24 @@ mod tests {
         SessionKeys { sends: seal(sends), receives: seal(receives) }
     }
 
-    fn world(world_size: u32) -> Vec<CpuCollectives> {
-        world_of(world_size, true)
+    /// How the ranks of a world are connected.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Links {
+        Sealed,
+        Open,
+        Shared,
+        /// Two hosts, ranks 0 and 1 on the first.
+        TwoHosts,
     }
 
-    fn world_of(world_size: u32, sealed: bool) -> Vec<CpuCollectives> {
+    const LINKS: [Links; 3] = [Links::Sealed, Links::Shared, Links::TwoHosts];
+
+    fn world(world_size: u32) -> Vec<CpuCollectives> {
+        world_of(world_size, Links::Sealed)
+    }
+
+    fn world_of(world_size: u32, links: Links) -> Vec<CpuCollectives> {
+        let sealed = links != Links::Open;
         let mut channels: Vec<Vec<Channel>> = (0..world_size).map(|_| Vec::new()).collect();
         for rank in 0..world_size {
             for peer in partners(rank, world_size).into_iter().filter(|peer| *peer > rank) {
@@ -281,12 +300,34 @@ mod tests {
                 channels[peer as usize].push(Channel::new(rank, other, keys(2, 1, sealed), RECORD).unwrap());
             }
         }
-        let ranks = (0..world_size).zip(channels);
-        ranks
-            .map(|(rank, channels)| {
-                CpuCollectives::new(rank, world_size, PeerConnections::new(rank, channels))
-            })
-            .collect()
+        let place = |rank: u32| match links {
+            Links::Sealed | Links::Open => None,
+            Links::Shared => shared::place(),
+            Links::TwoHosts if rank < 2 => shared::place(),
+            Links::TwoHosts => shared::place().map(|mut place| {
+                place[0] ^= 1;
+                place
+            }),
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..world_size)
+                .zip(channels)
+                .map(|(rank, channels)| {
+                    scope.spawn(move || {
+                        let links = match links {
+                            Links::Sealed | Links::Open => {
+                                channels.into_iter().map(PeerLink::Stream).collect()
+                            }
+                            _ => shared::share(rank, channels, place(rank), deadline).unwrap(),
+                        };
+                        let peers = PeerConnections::new(rank, links, rank % 2 == 0);
+                        CpuCollectives::new(rank, world_size, peers)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
     }
 
     fn on_all<T: Send>(
@@ -333,9 +374,9 @@ mod tests {
 
     #[test]
     fn sums_are_exact_and_bit_equal_on_every_world_size() {
-        for world_size in 1..=9 {
+        for (world_size, links) in (1..=9).flat_map(|size| LINKS.map(|links| (size, links))) {
             for length in [0, 1, 7, 1000, 300_000] {
-                let results = on_all(world(world_size), |rank, direct| {
+                let results = on_all(world_of(world_size, links), |rank, direct| {
                     let mut last = Vec::new();
                     // Several in a row: the next message may arrive while this one is read.
                     for seq in 1..=3 {
@@ -353,7 +394,7 @@ mod tests {
                     (0..length).map(|i| (i % 13) as f32 * ranks + ranks * (ranks - 1.0) / 2.0).collect();
                 assert!(
                     results.iter().all(|result| floats(result) == expected),
-                    "{world_size} ranks, {length} numbers"
+                    "{world_size} ranks, {links:?}, {length} numbers"
                 );
             }
         }
@@ -364,11 +405,14 @@ mod tests {
     fn direct_1_rounded_sums_are_bit_equal() {
         for (world_size, length) in [(2, 999), (3, 999), (5, 999), (8, 999), (3, 100_003), (4, 99_999)] {
             let number = |i: usize, rank: u32| ((i * 7919 + rank as usize * 104_729) as f32).sin() / 3.0;
-            let results = on_all(world(world_size), |rank, direct| {
-                let mut data = bytes(&(0..length).map(|i| number(i, rank)).collect::<Vec<_>>());
-                direct.all_reduce(&note(1, "grad", length, Dtype::F32), &mut data, SUM, 60_000).unwrap();
-                data
+            let results = LINKS.map(|links| {
+                on_all(world_of(world_size, links), |rank, direct| {
+                    let mut data = bytes(&(0..length).map(|i| number(i, rank)).collect::<Vec<_>>());
+                    direct.all_reduce(&note(1, "grad", length, Dtype::F32), &mut data, SUM, 60_000).unwrap();
+                    data
+                })
             });
+            let results = results.concat();
             assert!(results.windows(2).all(|two| two[0] == two[1]), "{world_size}");
         }
     }
@@ -400,9 +444,9 @@ mod tests {
 
     #[test]
     fn broadcast_from_every_root_reaches_all_ranks() {
-        for world_size in 1..=9 {
+        for (world_size, links) in (1..=9).flat_map(|size| LINKS.map(|links| (size, links))) {
             for length in [0, 5, 200_000] {
-                let results = on_all(world(world_size), |rank, direct| {
+                let results = on_all(world_of(world_size, links), |rank, direct| {
                     (0..world_size)
                         .map(|root| {
                             let mut data = vec![rank as u8; length];
@@ -424,24 +468,26 @@ mod tests {
     /// The last rank that needs a peer finds what it sent, although that peer is gone.
     #[test]
     fn data_sent_before_a_rank_left_is_received() {
-        let mut ranks = world(2);
-        let (second, first) = (ranks.pop().unwrap(), ranks.pop().unwrap());
-        for seq in 0..3 {
-            first.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut [7; 9], 0, 60_000).unwrap();
-        }
-        drop(first);
-        for seq in 0..3 {
-            let mut data = [0; 9];
-            second.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut data, 0, 60_000).unwrap();
-            assert_eq!(data, [7; 9]);
+        for links in LINKS {
+            let mut ranks = world_of(2, links);
+            let (second, first) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+            for seq in 0..3 {
+                first.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut [7; 9], 0, 60_000).unwrap();
+            }
+            drop(first);
+            for seq in 0..3 {
+                let mut data = [0; 9];
+                second.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut data, 0, 60_000).unwrap();
+                assert_eq!(data, [7; 9]);
+            }
         }
     }
 
     #[test]
     fn gathers_hold_every_ranks_block_in_order() {
-        for world_size in 1..=9 {
+        for (world_size, links) in (1..=9).flat_map(|size| LINKS.map(|links| (size, links))) {
             for block in [0, 3, 70_000] {
-                let results = on_all(world(world_size), |rank, direct| {
+                let results = on_all(world_of(world_size, links), |rank, direct| {
                     let mut data = vec![0; block * world_size as usize];
                     data[rank as usize * block..][..block].fill(rank as u8 + 1);
                     direct.all_gather(&note(1, "seeds", block, Dtype::U8), &mut data, 60_000).unwrap();
@@ -478,7 +524,7 @@ mod tests {
     #[test]
     fn unsealed_collectives_give_the_same_results() {
         for world_size in [2, 3] {
-            let results = on_all(world_of(world_size, false), |rank, direct| {
+            let results = on_all(world_of(world_size, Links::Open), |rank, direct| {
                 let mut data = bytes(&vec![rank as f32; 80_000]);
                 direct.all_reduce(&note(1, "grad", 80_000, Dtype::F32), &mut data, SUM, 60_000).unwrap();
                 floats(&data)
@@ -491,20 +537,26 @@ mod tests {
     /// EXCHANGE-1.
     #[test]
     fn different_calls_are_named_on_both_sides() {
-        let texts = on_all(world(2), |rank, direct| {
-            let (name, length) = if rank == 0 { ("grad", 17_500) } else { ("values", 3) };
-            let mut data = vec![0; length * 4];
-            let failure =
-                direct.all_reduce(&note(4, name, length, Dtype::F32), &mut data, SUM, 60_000).unwrap_err();
-            assert_eq!(failure.kind, DistErrorKind::Mismatch);
-            failure.text
-        });
-        assert!(
-            texts.iter().all(|text| text.contains("all_reduce \"grad\" of 17500 f32 (sum)")),
-            "{texts:?}"
-        );
-        assert!(texts.iter().all(|text| text.contains("all_reduce \"values\" of 3 f32 (sum)")), "{texts:?}");
-        assert!(texts[0].contains("but rank 1 in") && texts[1].contains("but rank 0 in"), "{texts:?}");
+        for links in LINKS {
+            let texts = on_all(world_of(2, links), |rank, direct| {
+                let (name, length) = if rank == 0 { ("grad", 17_500) } else { ("values", 3) };
+                let mut data = vec![0; length * 4];
+                let failure = direct
+                    .all_reduce(&note(4, name, length, Dtype::F32), &mut data, SUM, 60_000)
+                    .unwrap_err();
+                assert_eq!(failure.kind, DistErrorKind::Mismatch);
+                failure.text
+            });
+            assert!(
+                texts.iter().all(|text| text.contains("all_reduce \"grad\" of 17500 f32 (sum)")),
+                "{texts:?}"
+            );
+            assert!(
+                texts.iter().all(|text| text.contains("all_reduce \"values\" of 3 f32 (sum)")),
+                "{texts:?}"
+            );
+            assert!(texts[0].contains("but rank 1 in") && texts[1].contains("but rank 0 in"), "{texts:?}");
+        }
     }
 
     #[test]
@@ -537,15 +589,22 @@ mod tests {
     /// EXCHANGE-2.
     #[test]
     fn lost_or_silent_peer_is_named() {
-        let mut direct = world(2);
-        drop(direct.pop());
-        let all_reduce = |direct: &CpuCollectives, limit_ms| {
-            direct.all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms).unwrap_err()
-        };
-        let failure = all_reduce(&direct[0], 60_000);
-        assert!(failure.kind == DistErrorKind::Connection && failure.text.contains("rank 1"), "{failure:?}");
-        let direct = world(2);
-        let failure = all_reduce(&direct[0], 30);
-        assert!(failure.kind == DistErrorKind::Timeout && failure.text.contains("rank 1"), "{failure:?}");
+        for links in LINKS {
+            let mut direct = world_of(2, links);
+            drop(direct.pop());
+            let all_reduce = |direct: &CpuCollectives, limit_ms| {
+                direct
+                    .all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms)
+                    .unwrap_err()
+            };
+            let failure = all_reduce(&direct[0], 60_000);
+            assert!(
+                failure.kind == DistErrorKind::Connection && failure.text.contains("rank 1"),
+                "{failure:?}"
+            );
+            let direct = world_of(2, links);
+            let failure = all_reduce(&direct[0], 30);
+            assert!(failure.kind == DistErrorKind::Timeout && failure.text.contains("rank 1"), "{failure:?}");
+        }
     }
 }

@@ -7,13 +7,14 @@
 //! - Both ends of an exchange combine (value of the lower rank, value of the higher rank), so that both end
 //!   with the same bits.
 
-use crate::distributed::channel::{Channel, lost, wait};
+use super::shared::PeerLink;
+use crate::distributed::channel::{lost, subject, wait};
 use crate::distributed::error::{BackendError, DistErrorKind};
 use crate::distributed::ffi::ReduceKernel;
 use crate::distributed::transport::{WORDS, describe};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tch::Kind;
 
 /// Words that a message begins with: the call, and how it combines.
@@ -40,7 +41,45 @@ pub(crate) struct ActiveExchange {
 /// One rank's connections.
 pub(crate) struct PeerConnections {
     rank: u32,
-    channels: RefCell<Vec<Channel>>,
+    links: RefCell<Vec<PeerLink>>,
+    spinner: Spinner,
+}
+
+/// How long a rank asks shared memory again and again before it sleeps: to be woken takes about 50 us.
+const SPIN: Duration = Duration::from_micros(100);
+/// After so many waits in a row that were longer, only every so many waits begin with it.
+const SPIN_MISSES: u32 = 8;
+const SPIN_EVERY: u32 = 16;
+
+/// Decides whether a wait begins with asking. Where waits are longer than that, or where other work takes the
+/// peer's core, it would only cost time.
+struct Spinner {
+    enabled: bool,
+    misses: Cell<u32>,
+}
+
+impl Spinner {
+    /// Asks until it is ready; `false`: not in time, or this wait does not ask.
+    fn spin(&self, is_ready: impl Fn() -> bool) -> bool {
+        let misses = self.misses.get();
+        self.misses.set(misses.saturating_add(1));
+        if !self.enabled || misses >= SPIN_MISSES && !misses.is_multiple_of(SPIN_EVERY) {
+            return false;
+        }
+        let until = Instant::now() + SPIN;
+        loop {
+            for _ in 0..64 {
+                if is_ready() {
+                    self.misses.set(0);
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+        }
+    }
 }
 
 /// One direction of a step.
@@ -50,8 +89,16 @@ pub(crate) struct StepTransfer {
 }
 
 impl PeerConnections {
-    pub(crate) fn new(rank: u32, channels: Vec<Channel>) -> PeerConnections {
-        PeerConnections { rank, channels: RefCell::new(channels) }
+    /// `spins`: ranks may ask shared memory for a moment before they sleep, since each has a core.
+    pub(crate) fn new(rank: u32, links: Vec<PeerLink>, spins: bool) -> PeerConnections {
+        let spinner = Spinner { enabled: spins, misses: Cell::new(0) };
+        PeerConnections { rank, links: RefCell::new(links), spinner }
+    }
+
+    /// How many peers there are, and how many of them are reached through shared memory.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let links = self.links.borrow();
+        (links.len(), links.iter().filter(|link| link.is_shared()).count())
     }
 
     /// Sends `to` and takes `from`, which may be the same bytes of `data` or other ones.
@@ -62,12 +109,9 @@ impl PeerConnections {
         to: Option<&StepTransfer>,
         from: Option<(&StepTransfer, ReceiveMode)>,
     ) -> Result<(), BackendError> {
-        let mut channels = self.channels.borrow_mut();
+        let mut links = self.links.borrow_mut();
         let index = |peer: u32| {
-            channels
-                .iter()
-                .position(|channel| channel.peer == peer)
-                .ok_or_else(|| lost(peer, "not connected"))
+            links.iter().position(|link| link.peer() == peer).ok_or_else(|| lost(peer, "not connected"))
         };
         let mut sending = match to {
             None => None,
@@ -79,23 +123,23 @@ impl PeerConnections {
                 Some(TransferReceiver { index: index(transfer.peer)?, transfer, mode, got: 0 })
             }
         };
-        let channels = channels.as_mut_slice();
+        let links = links.as_mut_slice();
         loop {
             let mut moved = false;
             let mut flushed = true;
             if let Some(sending) = &mut sending {
-                moved |= sending.advance(call, channels, data)?;
-                flushed = sending.is_done(channels);
+                moved |= sending.advance(call, links, data)?;
+                flushed = sending.is_done(links);
             }
             if let Some(taking) = &mut taking
                 && !taking.is_done()
             {
                 let unsent = sending.as_ref().map_or(0..0, TransferSender::unsent);
-                match taking.advance(call, self.rank, channels, data, &unsent) {
+                match taking.advance(call, self.rank, links, data, &unsent) {
                     Ok(took) => moved |= took,
                     Err(failure) => {
                         if failure.kind == DistErrorKind::Mismatch && sending.is_none() {
-                            send_op(call, &mut channels[taking.index]);
+                            send_op(call, &mut links[taking.index]);
                         }
                         return Err(failure);
                     }
@@ -106,17 +150,62 @@ impl PeerConnections {
                 return Ok(());
             }
             if !moved {
-                sleep(call, channels, sending.as_ref(), taking.as_ref())?;
+                self.sleep(call, links, sending.as_ref(), taking.as_ref())?;
             }
         }
     }
+
+    /// Sleeps until a transfer can continue.
+    fn sleep(
+        &self,
+        call: &ActiveExchange,
+        links: &mut [PeerLink],
+        sending: Option<&TransferSender<'_>>,
+        taking: Option<&TransferReceiver<'_>>,
+    ) -> Result<(), BackendError> {
+        let taking = taking.filter(|taking| !taking.is_done());
+        let sending = sending.filter(|sending| !sending.is_done(links));
+        let (to, from) = (sending.map(|sending| sending.index), taking.map(|taking| taking.index));
+        let mut indices = [to, from.filter(|from| Some(*from) != to)];
+        indices.sort_unstable_by_key(Option::is_none);
+        let count = indices.iter().flatten().count();
+        let waits = |index: usize| (from == Some(index), to == Some(index));
+        let is_ready = |links: &[PeerLink]| {
+            indices.iter().flatten().any(|index| {
+                let (reads, writes) = waits(*index);
+                links[*index].is_ready(reads, writes)
+            })
+        };
+        if indices.iter().flatten().all(|index| links[*index].is_shared())
+            && self.spinner.spin(|| is_ready(links))
+        {
+            return Ok(());
+        }
+        let mut subjects = [subject(-1, 0), subject(-1, 0)];
+        for (subject, index) in subjects.iter_mut().zip(indices.iter().flatten()) {
+            let (reads, writes) = waits(*index);
+            *subject = links[*index].doze(reads, writes);
+        }
+        let ready = count == 0 || is_ready(links) || wait(&mut subjects[..count], Some(call.deadline));
+        for index in indices.iter().flatten() {
+            links[*index].rise();
+        }
+        if ready {
+            return Ok(());
+        }
+        let peer = taking
+            .map(|taking| taking.transfer.peer)
+            .or(sending.map(|sending| sending.transfer.peer))
+            .unwrap_or(0);
+        Err(BackendError::new(DistErrorKind::Timeout, format!("timed out waiting for rank {peer}")))
+    }
 }
 
-/// Lets a rank that expects nothing from this one know which call this one is in, if the socket takes it.
-fn send_op(call: &ActiveExchange, channel: &mut Channel) {
-    if channel.is_flushed() && channel.put([&bytes(&call.head), &[]]).is_ok() {
+/// Lets a rank that expects nothing from this one know which call this one is in, if the connection takes it.
+fn send_op(call: &ActiveExchange, link: &mut PeerLink) {
+    if link.can_put() && link.put([&bytes(&call.head), &[]]).is_ok() {
         // The peer finds out by itself otherwise, later.
-        let _ = channel.flush();
+        let _ = link.flush();
     }
 }
 
@@ -126,36 +215,6 @@ fn bytes(words: &[i64; HEAD_WORDS]) -> [u8; HEAD] {
         *to = word.to_le_bytes();
     }
     bytes
-}
-
-/// Sleeps until a transfer can continue.
-fn sleep(
-    call: &ActiveExchange,
-    channels: &[Channel],
-    sending: Option<&TransferSender<'_>>,
-    taking: Option<&TransferReceiver<'_>>,
-) -> Result<(), BackendError> {
-    let taking = taking.filter(|taking| !taking.is_done());
-    let sending = sending.filter(|sending| !sending.is_done(channels));
-    let ready = match (sending, taking) {
-        (Some(to), Some(from)) if to.index != from.index => {
-            let subjects = &mut [channels[to.index].interest(false), channels[from.index].interest(true)];
-            wait(subjects, Some(call.deadline))
-        }
-        (Some(same), other) => {
-            wait(&mut [channels[same.index].interest(other.is_some())], Some(call.deadline))
-        }
-        (None, Some(from)) => wait(&mut [channels[from.index].interest(true)], Some(call.deadline)),
-        (None, None) => true,
-    };
-    if ready {
-        return Ok(());
-    }
-    let peer = taking
-        .map(|taking| taking.transfer.peer)
-        .or(sending.map(|sending| sending.transfer.peer))
-        .unwrap_or(0);
-    Err(BackendError::new(DistErrorKind::Timeout, format!("timed out waiting for rank {peer}")))
 }
 
 struct TransferSender<'a> {
@@ -170,8 +229,8 @@ impl TransferSender<'_> {
         HEAD + self.transfer.range.len()
     }
 
-    fn is_done(&self, channels: &[Channel]) -> bool {
-        self.put == self.whole() && channels[self.index].is_flushed()
+    fn is_done(&self, links: &[PeerLink]) -> bool {
+        self.put == self.whole() && links[self.index].is_flushed()
     }
 
     /// What must not change yet.
@@ -182,19 +241,20 @@ impl TransferSender<'_> {
     fn advance(
         &mut self,
         call: &ActiveExchange,
-        channels: &mut [Channel],
+        links: &mut [PeerLink],
         data: &[u8],
     ) -> Result<bool, BackendError> {
-        let channel = &mut channels[self.index];
-        if channel.is_flushed() && self.put < self.whole() {
+        let link = &mut links[self.index];
+        let puts = self.put < self.whole() && link.can_put();
+        if puts {
             let head = bytes(&call.head);
             let head = if self.put == 0 { &head[..] } else { &[] };
             let unsent = &data[self.unsent()];
-            let piece = &unsent[..unsent.len().min(RECORD - head.len())];
-            channel.put([head, piece])?;
+            let piece = &unsent[..unsent.len().min(link.most() - head.len())];
+            link.put([head, piece])?;
             self.put += head.len() + piece.len();
         }
-        channel.flush()
+        Ok(link.flush()? || puts)
     }
 }
 
@@ -215,14 +275,14 @@ impl TransferReceiver<'_> {
         &mut self,
         call: &ActiveExchange,
         rank: u32,
-        channels: &mut [Channel],
+        links: &mut [PeerLink],
         data: &mut [u8],
         unsent: &Range<usize>,
     ) -> Result<bool, BackendError> {
-        let channel = &mut channels[self.index];
+        let link = &mut links[self.index];
         let peer = self.transfer.peer;
-        let filled = channel.fill()?;
-        let Some(record) = channel.record()? else { return Ok(filled) };
+        let filled = link.fill()?;
+        let Some(record) = link.record()? else { return Ok(filled) };
         let piece = if self.got == 0 {
             let Some((head, piece)) = record.split_first_chunk::<HEAD>() else {
                 return Err(lost(peer, "protocol mismatch: it may run another build"));
@@ -245,7 +305,7 @@ impl TransferReceiver<'_> {
             ReceiveMode::Combine(reduction) => reduction.combine(&mut data[into], piece, rank < peer),
         }
         self.got = self.got.max(HEAD) + piece.len();
-        channel.consume();
+        link.consume();
         Ok(true)
     }
 }

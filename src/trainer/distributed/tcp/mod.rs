@@ -1,5 +1,5 @@
-//! Collectives of CPU tensors over direct TCP connections ([`collectives`]), which the ranks make through
-//! the store.
+//! Collectives of CPU tensors over direct connections ([`collectives`]), which the ranks make through the store:
+//! TCP, and shared memory between ranks of one host ([`shared`]).
 //!
 //! Invariants:
 //! - The lower rank of two listens, the higher one connects. Listening ends when all have come.
@@ -8,6 +8,7 @@
 
 mod collectives;
 mod exchange;
+mod shared;
 
 use crate::distributed::auth_listener::AuthListener;
 use crate::distributed::channel::{Channel, wait};
@@ -19,6 +20,7 @@ use crate::distributed::store::Store;
 use crate::distributed::transport::{CollectiveNote, CollectiveTransport, copy};
 use collectives::{CpuCollectives, partners};
 use exchange::{PeerConnections, RECORD, Reduction};
+use shared::PeerLink;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -38,16 +40,24 @@ pub(crate) struct CpuTransport {
 }
 
 impl CpuTransport {
-    /// Connects this rank, which listens at `address`, with the others; all ranks must call it.
+    /// Connects this rank, which listens at `address`, with the others; all ranks must call it, with the same
+    /// `shared_memory`.
     pub(crate) fn open(
         store: &Store,
-        rank: u32,
-        world_size: u32,
+        (rank, world_size): (u32, u32),
+        shared_memory: bool,
         address: IpAddr,
         deadline: Instant,
     ) -> Result<CpuTransport, BackendError> {
         let channels = connect_partners(store, rank, world_size, address, deadline)?;
-        let direct = CpuCollectives::new(rank, world_size, PeerConnections::new(rank, channels));
+        let links = match shared_memory {
+            true => shared::share(rank, channels, shared::place(), deadline)?,
+            false => channels.into_iter().map(PeerLink::Stream).collect(),
+        };
+        // Where there are more ranks than cores, one that spins keeps another from its core.
+        let neighbors = links.iter().filter(|link| link.is_shared()).count();
+        let spins = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > neighbors);
+        let direct = CpuCollectives::new(rank, world_size, PeerConnections::new(rank, links, spins));
         Ok(CpuTransport { direct, rank, sealed: store.has_secret() })
     }
 }
@@ -61,7 +71,12 @@ fn lingering(result: Result<(), BackendError>) -> Result<(), BackendError> {
 
 impl CollectiveTransport for CpuTransport {
     fn name(&self) -> String {
-        format!("tcp ({})", if self.sealed { "encrypted" } else { "not encrypted" })
+        let tcp = format!("tcp ({})", if self.sealed { "encrypted" } else { "not encrypted" });
+        match self.direct.counts() {
+            (_, 0) => tcp,
+            (all, shared) if all == shared => "shared memory".into(),
+            _ => format!("shared memory, {tcp}"),
+        }
     }
 
     fn device(&self) -> Option<Device> {

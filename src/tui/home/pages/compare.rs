@@ -195,7 +195,8 @@ impl PageState for ComparePage {
         let list = self.list_area(home, page);
         let options = &self.options;
         let name = self.list.selected.clone().unwrap_or_default();
-        let mut title = format!("{name} over {}", if options.axis == Axis::Steps { "steps" } else { "time" });
+        let series = compared.runs.iter().filter_map(|run| run.series.get(&name));
+        let mut title = format!("{name} over {}", options.axis.name_over(series));
         if options.weight > 0.0 {
             title += &format!(", smoothed {}", options.weight);
         }

@@ -496,7 +496,14 @@ impl RunsPage {
             ("hosts", summary.hosts.join(", ")),
             ("program", summary.program.clone()),
             ("note", summary.note.clone()),
-            ("checkpoint", summary.checkpoint.as_ref().map(|saved| saved.path.clone()).unwrap_or_default()),
+            (
+                "checkpoint",
+                summary
+                    .checkpoint
+                    .as_ref()
+                    .map(|saved| saved.path.clone() + &saved.remark())
+                    .unwrap_or_default(),
+            ),
         ];
         for (label, text) in labelled.into_iter().filter(|(_, text)| !text.is_empty()) {
             let cells = usize::from(area.width).saturating_sub(3);

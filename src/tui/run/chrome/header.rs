@@ -29,6 +29,7 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
             Some(RunOutcome::Stopped) => (glyphs.pick("■", "#"), "stopped", Role::Warn),
             Some(RunOutcome::Failed) => (glyphs.pick("✗", "x"), "failed", Role::Bad),
             Some(RunOutcome::Stuck) => (glyphs.pick("✗", "x"), "stuck", Role::Bad),
+            None if run.launch.is_none() => (glyphs.pick("✗", "x"), "unknown", Role::Bad),
             None => (glyphs.pick("■", "#"), "over", Role::Dim),
         },
         (RunState::Restarting, _) if run.restart_at.is_some() => {

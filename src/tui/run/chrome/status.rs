@@ -7,7 +7,7 @@ use crate::run::chrome::{Ctx, header};
 use crate::run::command::{KeyNames, ScreenCommand};
 use crate::run::{advice, ranks, staleness};
 use rankdeck_core::card::Advice;
-use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
+use rankdeck_core::model::{Model, OwnMetrics, RankLife, RankModel, RunState};
 use rankdeck_core::report::{Confidence, RunOutcome, Severity, VerdictReport};
 use rankdeck_kit::{Role, put, put_right, text, width};
 use rankdeck_proto::message::{PageSample, Phase, Survivor};
@@ -86,10 +86,11 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         .run
         .elapsed_ms(ctx.live_now)
         .map_or(String::new(), |ms| format!(" after {}", words::duration_ms(ms)));
-    let head = vec![
-        Span::styled(format!(" {word} "), style),
-        ctx.s(format!(" the run has ended{took}"), Role::Strong),
-    ];
+    let what = match run.outcome.is_none() && run.launch.is_none() {
+        true => " no host has reported the run".to_owned(),
+        false => format!(" the run has ended{took}"),
+    };
+    let head = vec![Span::styled(format!(" {word} "), style), ctx.s(what, Role::Strong)];
     let taken = width(&head);
     put(buf, area, 0, Line::from(head));
     put_right(buf, area, 0, taken, right);
@@ -521,13 +522,32 @@ impl RankCounts {
             Some(own) => format!("values come from rank {}'s {}", own.rank, own.source),
             None => "no values in the output".into(),
         };
+        let progress = match (reported_step(model), &model.own) {
+            (Some(step), _) => format!("step {} as reported", words::count(step)),
+            (None, Some(OwnMetrics { env_step: Some(step), .. })) => {
+                format!("step {}; {metrics}", words::count(*step))
+            }
+            (None, Some(OwnMetrics { progress: Some(progress), .. })) => {
+                format!("{}; {metrics}", progress.shown.amount())
+            }
+            (None, _) => format!("progress unknown: no collectives, {metrics}"),
+        };
         let others = if self.moving > 0 {
             format!("; {} make progress", words::plural(self.moving, "rank"))
         } else {
             String::new()
         };
-        format!("{processes} alive; progress unknown: no collectives, {metrics}{others}")
+        format!("{processes} alive; {progress}{others}")
     }
+}
+
+/// The furthest step that ranks have reported by the client module.
+fn reported_step(model: &Model) -> Option<u64> {
+    let totals = model.latest.as_ref().map(|latest| &latest.counters);
+    let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
+    let totals = totals.map(|totals| totals.env_step);
+    let own = model.ranks.iter().filter_map(|rank| rank.own.as_ref().map(|own| own.env_step));
+    totals.into_iter().chain(own).max().filter(|step| *step > 0)
 }
 
 /// It has shown more than that it is there.

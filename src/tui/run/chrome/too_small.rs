@@ -41,6 +41,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         Some(Overlay::Ask(ask)) => {
             let text = match ask.prompt {
                 Prompt::UnknownHostKey { .. } => "unknown host key: n rejects; enlarge to verify it",
+                Prompt::CopyCheckpoint { .. } => "copy a large checkpoint: y copies, n refuses",
                 Prompt::Passphrase { .. } => "passphrase: type, then enter",
                 Prompt::Password { .. } => "password: type, then enter",
             };

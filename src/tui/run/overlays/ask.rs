@@ -46,8 +46,17 @@ fn open_prompt(model: &Model, node: NodeRank) -> Option<&Prompt> {
 }
 
 impl LinkPrompt {
-    fn is_host_key(&self) -> bool {
-        matches!(self.prompt, Prompt::UnknownHostKey { .. })
+    /// The answer is yes or no.
+    fn is_choice(&self) -> bool {
+        matches!(self.prompt, Prompt::UnknownHostKey { .. } | Prompt::CopyCheckpoint { .. })
+    }
+
+    /// What no and yes do.
+    fn labels(&self) -> (&'static str, &'static str) {
+        match self.prompt {
+            Prompt::CopyCheckpoint { .. } => ("no, do not start", "yes, copy it"),
+            _ => (NO, YES),
+        }
     }
 
     /// The next open question that the user has not answered yet; forgets those that were withdrawn.
@@ -63,7 +72,7 @@ impl LinkPrompt {
 
 impl Component<RunScreen> for LinkPrompt {
     fn on_key(&mut self, _: &Model, key: KeyEvent, cx: &mut Cx<'_>) -> Handled {
-        let answer = match (self.is_host_key(), key.code) {
+        let answer = match (self.is_choice(), key.code) {
             (_, KeyCode::Esc) => None,
             (true, KeyCode::Char('y' | 'Y')) if !with_ctrl(key) => Some("yes".to_string()),
             (true, KeyCode::Char('n' | 'N')) if !with_ctrl(key) => None,
@@ -87,7 +96,7 @@ impl Component<RunScreen> for LinkPrompt {
             }
             (true, _) => return Handled::Done,
         };
-        if answer.is_none() {
+        if answer.is_none() && !matches!(self.prompt, Prompt::CopyCheckpoint { .. }) {
             cx.state.toast("host key rejected; host not used", Role::Warn, cx.now);
         }
         let node = self.node;
@@ -98,7 +107,7 @@ impl Component<RunScreen> for LinkPrompt {
     }
 
     fn input(&mut self) -> Option<&mut String> {
-        if self.is_host_key() { None } else { Some(&mut self.input) }
+        if self.is_choice() { None } else { Some(&mut self.input) }
     }
 
     fn settle(&mut self, model: &Model, _: &ViewState, _: Rect) -> Keep {
@@ -129,29 +138,43 @@ impl Component<RunScreen> for LinkPrompt {
                 lines.push(Line::default());
                 (format!("{host}: trust this host key?"), lines)
             }
+            Prompt::CopyCheckpoint { path, bytes, to } => {
+                let mut lines = wrapped("The next generation resumes from files that these hosts lack.");
+                lines.push(Line::default());
+                lines.push(fact("checkpoint", path));
+                lines.push(fact("to copy", &words::bytes(*bytes)));
+                lines.push(fact("to", &to.join(", ")));
+                lines.push(Line::default());
+                ("copy checkpoint?".to_owned(), lines)
+            }
             Prompt::Passphrase { key } => {
                 let mut lines = wrapped("This private key is encrypted.");
                 lines.push(fact("key", key));
                 lines.push(Line::default());
                 (format!("{host}: passphrase"), lines)
             }
-            Prompt::Password { account, text } => {
+            Prompt::Password { account, text, .. } => {
                 let mut lines = vec![fact("account", account)];
                 lines.extend(wrapped(text));
                 lines.push(Line::default());
-                (format!("{host}: password"), lines)
+                (format!("{}: password", words::clean(&self.prompt.asker(host))), lines)
             }
         };
-        lines.push(if self.is_host_key() { answers(cx, self.yes) } else { masked(cx, &self.input, cells) });
-        let keys = if self.is_host_key() { "" } else { "enter submits, esc cancels" };
+        lines.push(if self.is_choice() {
+            answers(cx, self.labels(), self.yes)
+        } else {
+            masked(cx, &self.input, cells)
+        });
+        let keys = if self.is_choice() { "" } else { "enter submits, esc cancels" };
         let size = (cells as u16, lines.len() as u16);
         let inner = cx.popup(buf, size, Role::Warn, &title, keys);
         // The answer stays visible on a screen that is too low for the whole question.
         let skip = lines.len().saturating_sub(usize::from(inner.height));
         let y = inner.y + (lines.len() - skip).saturating_sub(1) as u16;
-        if self.is_host_key() {
+        if self.is_choice() {
             let mut x = inner.right();
-            for (key, label) in [('y', YES), ('n', NO)] {
+            let (no, yes) = self.labels();
+            for (key, label) in [('y', yes), ('n', no)] {
                 let wide = label.len() as u16 + 4;
                 x = x.saturating_sub(wide);
                 let place = Rect { x, y, width: wide, height: 1 }.intersection(inner);
@@ -167,7 +190,7 @@ impl Component<RunScreen> for LinkPrompt {
     }
 }
 
-fn answers(cx: &DrawCtx<'_>, yes: bool) -> Line<'static> {
+fn answers(cx: &DrawCtx<'_>, (no, yes): (&'static str, &'static str), is_yes: bool) -> Line<'static> {
     let option = |key: &str, label: &str, selected: bool| {
         if selected {
             Span::styled(format!("[{key} {label}]"), cx.theme.chosen)
@@ -175,7 +198,7 @@ fn answers(cx: &DrawCtx<'_>, yes: bool) -> Line<'static> {
             cx.s(format!(" {key} {label} "), Role::Text)
         }
     };
-    Line::from(vec![option("n", NO, !yes), Span::raw("  "), option("y", YES, yes)]).right_aligned()
+    Line::from(vec![option("n", no, !is_yes), Span::raw("  "), option("y", yes, is_yes)]).right_aligned()
 }
 
 /// A dot per character, as many as fit.

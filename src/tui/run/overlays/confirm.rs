@@ -85,7 +85,10 @@ pub fn targets(model: &Model) -> String {
 /// The latest checkpoint.
 fn latest(model: &Model) -> String {
     match model.checkpoints.back() {
-        Some(checkpoint) => format!("Latest checkpoint: env_step {}.", words::count(checkpoint.env_step)),
+        Some(checkpoint) => match checkpoint.step() {
+            Some(step) => format!("Latest checkpoint: env_step {}.", words::count(step)),
+            None => format!("Latest checkpoint: {}.", words::clean(&checkpoint.path)),
+        },
         None => "No checkpoint yet.".into(),
     }
 }
@@ -224,7 +227,7 @@ pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Con
     let known = |path: &str| model.checkpoints.iter().rev().find(|checkpoint| checkpoint.path == path);
     let named = |path: &str| {
         let file = path.rsplit('/').next().unwrap_or(path);
-        StartPoint::at(file, path, known(path).map(|checkpoint| checkpoint.env_step))
+        StartPoint::at(file, path, known(path).and_then(CheckpointModel::step))
     };
     if let Some(path) = before {
         let effect = standing.effect(&named(path));
@@ -240,7 +243,7 @@ pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Con
     let same = is_best_latest(model);
     if let Some(start) = &latest {
         let name = if same { LATEST_AND_BEST } else { LATEST };
-        let step = |path| known(path).map(|checkpoint| checkpoint.env_step);
+        let step = |path| known(path).and_then(CheckpointModel::step);
         let after = before.and_then(step).is_some_and(|before| start.env_step > Some(before));
         let after = if after { "; saved after the problem began" } else { "" };
         text.push(format!("{name}: {}{after}", standing.effect(start)));
@@ -274,11 +277,7 @@ pub fn restart_from(model: &Model, word: &str) -> Result<Confirm, String> {
         LATEST => marked(plain, 'l'),
         "best" => marked(plain, if is_best_latest(model) { 'l' } else { 'b' }),
         word => {
-            let iteration = word.parse::<u64>().ok();
-            let is_it = |checkpoint: &&CheckpointModel| {
-                checkpoint.path == word || Some(checkpoint.train_iter) == iteration
-            };
-            let known = model.checkpoints.iter().rev().find(is_it).map(|checkpoint| checkpoint.path.as_str());
+            let known = origin::named(model, word).map(|checkpoint| checkpoint.path.as_str());
             let path = known.or(Some(word).filter(|word| word.contains('/')));
             path.and_then(|path| marked(restart(model, Some(path), None), 'p'))
         }

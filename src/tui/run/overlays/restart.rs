@@ -1,16 +1,18 @@
 //! A restart with changed config keys: the checkpoint to start from, the changes as typed, the resulting plan.
 
-use crate::run::overlays::{Overlay, confirm, target_rows};
+use crate::run::overlays::confirm::{self, ConfirmKind};
+use crate::run::overlays::{Overlay, target_rows};
 use crate::run::restart_draft::{FileAnswer, FileQuestion, OtherHosts, RestartDraft, RestartSource, origins};
 use crate::run::time::time_of_day;
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_core::origin::{self, LATEST, SCRATCH, Standing};
+use rankdeck_core::origin::{self, CodeChoice, CodeStanding, LATEST, PlannedCode, SCRATCH, Standing};
 use rankdeck_kit::list::Move;
 use rankdeck_kit::overlay::wheel_as_arrows;
 use rankdeck_kit::{Component, Role, input, text};
+use rankdeck_types::code::Code;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
@@ -28,15 +30,17 @@ impl Component<RunScreen> for RestartForm {
         match (key.code, Move::of_key(key, false)) {
             (KeyCode::Esc, _) => return Handled::Close,
             (KeyCode::Enter, _) => {
+                draft.retry();
                 draft.is_waiting = draft.is_unchecked();
                 if draft.is_waiting {
-                    cx.state.toast(READING, Role::Dim, cx.now);
+                    cx.state.toast(waiting_text(draft), Role::Dim, cx.now);
                 } else {
                     ask(model, cx.state, order(model, draft), cx.now);
                 }
                 return Handled::Done;
             }
             (KeyCode::Tab, _) => draft.complete(),
+            (KeyCode::BackTab, _) => draft.toggle_code(),
             (_, Some(Move::By(rows))) => {
                 draft.selected = Move::By(rows).apply(draft.selected, origins(model).len());
             }
@@ -96,6 +100,18 @@ impl Component<RunScreen> for RestartForm {
         if !hosts.is_empty() {
             lines.extend(wrapped(cx, "hosts", &hosts, cells, Role::Accent));
         }
+        if let Some(text) = draft.code_text() {
+            let standing = draft.files.as_ref().and_then(|answer| answer.code.as_ref());
+            let offered = standing.is_some_and(CodeStanding::is_offered);
+            let (role, key) = match draft.choice {
+                CodeChoice::New => (Role::Accent, "; shift-tab keeps the old code"),
+                CodeChoice::Same if offered => (Role::Warn, "; shift-tab takes the new code"),
+                CodeChoice::Same => (Role::Text, ""),
+            };
+            let key = if standing.is_some_and(|code| code.in_place) { "" } else { key };
+            let text = text.strip_prefix("code: ").unwrap_or(&text);
+            lines.extend(wrapped(cx, "code", &words::clean(&format!("{text}{key}")), cells, role));
+        }
         lines.push(Line::default());
         let cursor = glyphs.pick("▏", "_");
         let typed = format!("{}{cursor}", words::clean(&hidden::typed(&draft.line)));
@@ -147,8 +163,14 @@ impl Component<RunScreen> for RestartForm {
     }
 }
 
-/// Shown when a restart waits for files.
-pub const READING: &str = "reading the program's files ...";
+/// What is shown while a restart waits for files.
+pub fn waiting_text(draft: &RestartDraft) -> &'static str {
+    match draft.choice {
+        CodeChoice::Same => "reading the program's files ...",
+        CodeChoice::New => "uploading the code ...",
+    }
+}
+
 /// Most rows of checkpoints at once.
 const ROWS: usize = 8;
 /// Cells of labels.
@@ -167,14 +189,39 @@ fn ask(model: &Model, view: &mut ViewState, order: Order, now: Timestamp) {
     }
 }
 
-/// What files are to be read for the open form.
-pub fn question(view: &ViewState) -> Option<FileQuestion> {
-    let Overlay::Restart(form) = view.overlay()? else { return None };
-    form.0.question()
+/// The begin of the line of a question about the code.
+const CODE_LINE: &str = "code: ";
+
+/// What files are to be read for the open form, or for the open question about a restart.
+pub fn question(model: &Model, view: &ViewState) -> Option<FileQuestion> {
+    match view.overlay()? {
+        Overlay::Restart(form) => form.0.question(),
+        Overlay::Confirm(confirm) if confirm.kind == ConfirmKind::Restart => {
+            let code = model.plan.as_ref().and_then(PlannedCode::of)?;
+            // A question that a form has asked mentions it.
+            let is_answered = confirm.text.iter().any(|line| line.starts_with(CODE_LINE));
+            (!is_answered).then(|| FileQuestion { code: Some(code), ..FileQuestion::default() })
+        }
+        _ => None,
+    }
+}
+
+/// Adds what files have shown about the code to an open question; returns the line.
+pub(crate) fn add_code(view: &mut ViewState, answer: &FileAnswer) -> Option<String> {
+    let Some(Overlay::Confirm(confirm)) = view.overlays.top_mut() else { return None };
+    let is_answered = confirm.text.iter().any(|line| line.starts_with(CODE_LINE));
+    let code = answer.code.as_ref().filter(|_| confirm.kind == ConfirmKind::Restart && !is_answered)?;
+    let mut line = words::clean(&code.text(CodeChoice::Same));
+    if code.is_offered() {
+        line.push_str("; `restart code=new` takes the new code");
+    }
+    confirm.text.push(line.clone());
+    Some(line)
 }
 
 /// Shows in the open form what files have shown; a restart that waited for that is asked about.
 pub fn answer(model: &Model, view: &mut ViewState, answer: FileAnswer, now: Timestamp) {
+    add_code(view, &answer);
     if let Some(order) = take_answer(model, view, answer) {
         ask(model, view, order, now);
     }
@@ -209,13 +256,16 @@ pub fn order(model: &Model, draft: &RestartDraft) -> Order {
         text.push(format!("{key}: {was} -> {is}"));
     }
     text.push(format!("plan: {}", draft.outcome.plan));
-    let event = Event::RestartRequested {
-        from: origin.from.clone(),
-        exclude,
-        add,
-        experiment: changed.map(|changed| changed.experiment.clone()),
-        shown: origin::shown(model),
-    };
+    text.extend(draft.code_text().map(|line| words::clean(&line)));
+    let mut experiment = changed.map(|changed| changed.experiment.clone());
+    if let (Some(hash), Some(plan)) = (draft.new_code(), &model.plan) {
+        let code = Some(Code::Pack(hash.clone()));
+        if plan.experiment.launch.code != code {
+            experiment.get_or_insert_with(|| Box::new(plan.experiment.clone())).launch.code = code;
+        }
+    }
+    let shown = origin::shown(model);
+    let event = Event::RestartRequested { from: origin.from.clone(), exclude, add, experiment, shown };
     Ok((text, event))
 }
 
@@ -235,6 +285,11 @@ fn forms(model: &Model, origin: &RestartSource, utc_offset_s: i64) -> Vec<String
         _ => "",
     };
     let (iteration, step) = (checkpoint.train_iter, words::count(checkpoint.env_step));
+    if !checkpoint.origin.is_reported() {
+        let step = checkpoint.step().map(|step| format!("step {}", words::count(step)));
+        let place = format!("{}: {}{}", origin.name, step.unwrap_or_default(), checkpoint.remark());
+        return vec![format!("{place}{time}"), place];
+    }
     let place = format!("{}: iteration {iteration}, step {step}", origin.name);
     vec![
         format!("{place}{time}{mean}{newer}"),

@@ -25,14 +25,17 @@ pub(crate) fn draft(hosts: usize) -> PlanDraft {
     PlanDraft {
         run: RunId("t-1".into()),
         experiment,
+        program: None,
+        asked: Default::default(),
         hosts: (0..hosts).map(host).collect(),
         excluded: Default::default(),
         resume: None,
+        drill: false,
     }
 }
 
 pub(crate) fn subject(draft: &PlanDraft) -> PreflightInput<'_> {
-    PreflightInput { draft, code: None, can_upload: false, places: Vec::new(), lost_seed: None }
+    PreflightInput { draft, code: None, can_upload: false, places: Vec::new() }
 }
 
 /// A host that passes every check.

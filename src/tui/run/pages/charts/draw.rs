@@ -263,7 +263,8 @@ fn entry(ctx: &ChartsCtx<'_>, name: &str, series: &Series, width: u16) -> Line<'
 /// All of them in one chart, with a legend.
 fn together(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
     let (axes, scale) = axes(ctx, true);
-    let title = ctx.title("charts", format!("{} over {}", names.len(), scale.axis.name()));
+    let axis = scale.axis.name_over(names.iter().filter_map(|name| ctx.model.chart(name)));
+    let title = ctx.title("charts", format!("{} over {axis}", names.len()));
     let at = ctx.page.view.cursor.map(|at| ctx.s(format!("at {}", scale.label(at)), Role::Text));
     let inner = ctx.pane(buf, area, title, at.into_iter().collect());
     let rows = legend(ctx, names, usize::from(inner.width), inner.height);
@@ -569,7 +570,8 @@ fn settings(ctx: &ChartsCtx<'_>, cells: usize) -> Vec<Span<'static>> {
         let room = cells.saturating_sub(taken + "compared  :compare".len());
         groups.push(setting("compared", compared(ctx, room), ":compare"));
     }
-    groups.push(setting("x", view.axis.name().into(), "a"));
+    let axis = view.axis.name_over(ctx.shown.iter().filter_map(|name| ctx.model.chart(name)));
+    groups.push(setting("x", axis.into(), "a"));
     if view.window.zoom > 0 {
         let [from, to] = scale.labels([view.window(ctx.model).0, view.window(ctx.model).1]);
         groups.push(setting("shown", format!("{from} to {to}"), "0"));

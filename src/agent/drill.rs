@@ -1,0 +1,306 @@
+//! `agent drill`: breaks one rank of a run, or the run's agent, so that `rankdeck drill` can measure what is reported
+//! and what is left.
+//!
+//! Owner: a one-shot command on the host of the rank.
+//!
+//! - DRILL-1: only a run that `rankdeck drill` has launched is broken. Its agent's manifest and the environment of the
+//!   rank's own process both say so. No file and no variable of the user sets them.
+//! - DRILL-2: a rank that is slowed down is running again when the order ends.
+
+use crate::entries;
+use crate::manifest::{Manifest, ManifestRank};
+use crate::paths::RunPaths;
+use crate::proc::{self, ProcessKey};
+use crate::process_query;
+use crate::program::{self, Roles};
+use crate::supervise::groups;
+use rankdeck_proto::drill::{DrillFault, DrillOrder, DrillReply, RAISE, STRUCK};
+use rankdeck_proto::trust;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::plan::DRILL_VARIABLE;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a slow rank is suspended, and how long it runs then.
+const SUSPENDED: Duration = Duration::from_millis(400);
+const RUNNING: Duration = Duration::from_millis(100);
+/// Between two looks for the answer of a rank.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Carries out an order; prints [`STRUCK`] at the moment of the fault.
+pub(crate) fn strike(workdir: &Path, order: &DrillOrder) -> Result<DrillReply, HintedError> {
+    strike_and(workdir, order, &mut || {
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{STRUCK}").and_then(|()| output.flush()).is_ok()
+    })
+}
+
+/// `struck`: the fault has begun, or lasts; `false` once the console has gone.
+fn strike_and(
+    workdir: &Path,
+    order: &DrillOrder,
+    struck: &mut dyn FnMut() -> bool,
+) -> Result<DrillReply, HintedError> {
+    let (paths, manifest, rank) = target(workdir, order)?;
+    let root = ProcessKey { pid: rank.pid, start: rank.start };
+    process_query::check(root)?;
+    if let Some(refusal) = refusal(&manifest, &proc::environ(root.pid).unwrap_or_default(), order) {
+        return Err(refusal);
+    }
+    let within = Duration::from_secs(order.seconds);
+    let struck_processes = match order.fault {
+        DrillFault::Agent => {
+            let agent = manifest.agent().map(|stat| ProcessKey { pid: stat.pid, start: stat.start });
+            vec![agent.ok_or_else(|| HintedError::new("the agent has ended", ""))?]
+        }
+        DrillFault::Exception => vec![root],
+        DrillFault::Freeze | DrillFault::Kill | DrillFault::Slow => mains(root)?,
+    };
+    let send = |signal: i32| {
+        let sent =
+            struck_processes.iter().filter(|process| groups::signal(process.pid, process.start, signal));
+        match sent.count() {
+            0 => Err(HintedError::new(format!("rank {} has ended", order.rank), "")),
+            _ => Ok(()),
+        }
+    };
+    match order.fault {
+        DrillFault::Freeze => send(libc::SIGSTOP)?,
+        DrillFault::Kill | DrillFault::Agent => send(libc::SIGKILL)?,
+        DrillFault::Slow => slow_down(&struck_processes, within, struck),
+        DrillFault::Exception => raise(&paths, &manifest, order, within, struck)?,
+    }
+    struck();
+    Ok(DrillReply { pids: struck_processes.iter().map(|process| process.pid).collect() })
+}
+
+/// Finds the rank among the nodes of this machine.
+fn target(workdir: &Path, order: &DrillOrder) -> Result<(RunPaths, Manifest, ManifestRank), HintedError> {
+    let has_rank = |(paths, manifest): (RunPaths, Manifest)| {
+        let rank = manifest.ranks.iter().find(|rank| rank.rank == order.rank.0 && !rank.ended)?.clone();
+        Some((paths, manifest, rank))
+    };
+    let (nodes, _) = entries::nodes(workdir, Some(&order.run));
+    nodes.into_iter().find_map(has_rank).ok_or_else(|| {
+        HintedError::new(
+            format!("rank {} of run {} has no process on this host", order.rank, order.run),
+            "list the runs with `rankdeck ps`",
+        )
+    })
+}
+
+/// DRILL-1. Why this run is not broken.
+fn refusal(manifest: &Manifest, environ: &[u8], order: &DrillOrder) -> Option<HintedError> {
+    let has = |name: &str, value: &str| proc::variable(environ, name) == Some(value.as_bytes());
+    let is_drill = manifest.drill && has(DRILL_VARIABLE, "1") && has("RANKDECK_RUN", &order.run.0);
+    (!is_drill).then(|| {
+        HintedError::new(
+            format!("run {} was not launched by `rankdeck drill`: it is left alone", order.run),
+            "`rankdeck drill` launches runs of its own and breaks only those",
+        )
+    })
+}
+
+/// The programs of a rank that do the work, in a container or below shells.
+fn mains(root: ProcessKey) -> Result<Vec<ProcessKey>, HintedError> {
+    let top = program::in_container(root).unwrap_or(root);
+    let mains: Vec<ProcessKey> = Roles::read(top).mains.iter().map(|main| main.ident).collect();
+    mains.iter().try_for_each(|main| process_query::check(*main))?;
+    Ok(mains)
+}
+
+/// Continues processes when it is dropped.
+struct Continued<'a>(&'a [ProcessKey]);
+
+impl Drop for Continued<'_> {
+    fn drop(&mut self) {
+        for process in self.0 {
+            groups::signal(process.pid, process.start, libc::SIGCONT);
+        }
+    }
+}
+
+/// DRILL-2. Until `within` is over, the processes have ended, or the console has gone.
+fn slow_down(processes: &[ProcessKey], within: Duration, struck: &mut dyn FnMut() -> bool) {
+    let begun = Instant::now();
+    let signal = |signal: i32| {
+        processes.iter().filter(|process| groups::signal(process.pid, process.start, signal)).count() > 0
+    };
+    let _continued = Continued(processes);
+    while begun.elapsed() < within && signal(libc::SIGSTOP) && struck() {
+        std::thread::sleep(SUSPENDED);
+        signal(libc::SIGCONT);
+        std::thread::sleep(RUNNING);
+    }
+}
+
+/// Requests an exception of the hook in the rank, which removes the request when it raises.
+fn raise(
+    paths: &RunPaths,
+    manifest: &Manifest,
+    order: &DrillOrder,
+    within: Duration,
+    struck: &mut dyn FnMut() -> bool,
+) -> Result<(), HintedError> {
+    let (_, _, generation) = manifest.identity();
+    let mut request = paths.page(generation, order.rank).into_os_string();
+    request.push(RAISE);
+    let request = PathBuf::from(request);
+    let failed = |error: std::io::Error| {
+        HintedError::new(
+            format!("cannot write {}: {error}", request.display()),
+            "check the disk with `df -h`",
+        )
+    };
+    trust::create(&request).map_err(failed)?;
+    struck();
+    let begun = Instant::now();
+    while request.exists() {
+        if begun.elapsed() >= within {
+            let _ = std::fs::remove_file(&request);
+            return Err(HintedError::new(
+                format!("rank {} runs no Python with rankdeck's hook", order.rank),
+                "`watch.python_hook` enables the hook; `python -I` and `python -S` disable it",
+            ));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest;
+    use rankdeck_types::ids::{NodeRank, Rank, RunId};
+    use std::process::{Child, Command, Stdio};
+
+    const RUN: &str = "drill-t-20260101-120000";
+
+    /// A rank of a run whose manifest and environment say so or not.
+    struct Target {
+        folder: tempfile::TempDir,
+        child: Child,
+    }
+
+    impl Target {
+        fn new(manifest_says: bool, process_says: bool) -> Target {
+            let folder = tempfile::tempdir().unwrap();
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null()).env("RANKDECK_RUN", RUN).env_remove(DRILL_VARIABLE);
+            if process_says {
+                command.env(DRILL_VARIABLE, "1");
+            }
+            let child = command.spawn().unwrap();
+            let begun = Instant::now();
+            let has_begun = || {
+                let environ = proc::environ(child.id()).unwrap_or_default();
+                proc::arguments(child.id()).first().is_some_and(|word| word == "sleep")
+                    && proc::variable(&environ, "RANKDECK_RUN").is_some()
+            };
+            while !has_begun() {
+                assert!(begun.elapsed() < Duration::from_secs(30), "it does not start");
+                std::thread::yield_now();
+            }
+            let own = proc::stat(std::process::id()).unwrap();
+            let rank = ManifestRank {
+                rank: 1,
+                pid: child.id(),
+                start: proc::stat(child.id()).unwrap().start,
+                ended: false,
+            };
+            let manifest = Manifest {
+                run: RUN.into(),
+                hostname: proc::hostname(),
+                boot_id: proc::boot_id(),
+                agent_pid: own.pid,
+                agent_start: own.start,
+                ranks: vec![rank],
+                drill: manifest_says,
+                ..Manifest::default()
+            };
+            let paths = RunPaths { run_dir: folder.path().join("runs").join(RUN), node: NodeRank(0) };
+            std::fs::create_dir_all(paths.node_dir().join("gen0")).unwrap();
+            manifest::write(&paths, &manifest.bytes()).unwrap();
+            Target { folder, child }
+        }
+
+        fn strike(&self, fault: DrillFault, rank: u32, reads: usize) -> Result<DrillReply, HintedError> {
+            let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(rank), fault, seconds: 0 };
+            let order = DrillOrder { seconds: if fault == DrillFault::Slow { 30 } else { 0 }, ..order };
+            let mut left = reads;
+            strike_and(self.folder.path(), &order, &mut || {
+                left = left.saturating_sub(1);
+                left > 0
+            })
+        }
+
+        fn state(&self) -> Option<char> {
+            proc::stat(self.child.id()).map(|stat| stat.state)
+        }
+
+        fn is_left_alone(&self) -> bool {
+            matches!(self.state(), Some('R' | 'S'))
+        }
+    }
+
+    impl Drop for Target {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn drill_1_ordinary_run_is_left_alone() {
+        for (manifest_says, process_says) in [(false, false), (false, true), (true, false)] {
+            let target = Target::new(manifest_says, process_says);
+            for fault in [DrillFault::Freeze, DrillFault::Kill, DrillFault::Slow, DrillFault::Exception] {
+                assert!(target.strike(fault, 1, 2).is_err(), "{manifest_says} {process_says} {fault:?}");
+            }
+            // The agent of this manifest is the test itself.
+            assert!(target.strike(DrillFault::Agent, 1, 2).is_err());
+            assert!(target.is_left_alone());
+        }
+        let target = Target::new(true, true);
+        assert!(target.strike(DrillFault::Kill, 0, 2).is_err(), "no such rank");
+        assert!(target.is_left_alone());
+    }
+
+    #[test]
+    fn rank_of_a_drill_is_suspended_and_killed() {
+        let target = Target::new(true, true);
+        let pids = vec![target.child.id()];
+        assert_eq!(target.strike(DrillFault::Freeze, 1, 2), Ok(DrillReply { pids: pids.clone() }));
+        let begun = Instant::now();
+        while target.state() != Some('T') {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it is not suspended");
+            std::thread::yield_now();
+        }
+        assert_eq!(target.strike(DrillFault::Kill, 1, 2), Ok(DrillReply { pids }));
+        while target.state() != Some('Z') {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is not killed");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn drill_2_slow_rank_runs_when_nobody_reads() {
+        let target = Target::new(true, true);
+        target.strike(DrillFault::Slow, 1, 2).unwrap();
+        let begun = Instant::now();
+        while target.state() != Some('S') {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it is still suspended");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn request_without_a_hook_is_taken_back() {
+        let target = Target::new(true, true);
+        assert!(target.strike(DrillFault::Exception, 1, 2).is_err());
+        let folder = target.folder.path().join("runs").join(RUN).join("node0/gen0");
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+    }
+}

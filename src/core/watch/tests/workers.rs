@@ -1,0 +1,341 @@
+//! One level deeper: what workers, threads, tasks and ranks of a rank's own explain, and what a run waits for.
+
+use super::doubtful::*;
+use super::lab::*;
+use crate::reason::Reason;
+use crate::report::{Proof, ReportBody, Severity};
+use crate::testkit::*;
+use rankdeck_proto::inspection::{
+    Frame, InspectedChild, Inspection, OF_CHILD, OF_TASK, Obstacle, StackMethod, ThreadStack,
+};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
+
+fn stack(tid: u32, name: &str, files: &[&str]) -> ThreadStack {
+    let frame = |file: &&str| Frame { function: "f".into(), file: Some((*file).into()), line: Some(9) };
+    let frames = files.iter().map(frame).collect();
+    ThreadStack { tid, name: name.into(), how: StackMethod::Python, frames }
+}
+
+/// The children of the rank in an inspection and in a sample.
+fn shows(sample: &mut RankSample, inspection: &mut Inspection, children: &[(u32, char)]) {
+    sample.signals.children = children.iter().map(|(pid, state)| child(*pid, *state)).collect();
+    let inspected = |(pid, state): &(u32, char)| InspectedChild {
+        pid: *pid,
+        name: "python".into(),
+        state: *state,
+        exit: (*state == 'Z').then_some(Exit::Signal { signal: 9, out_of_memory: false }),
+        ..InspectedChild::default()
+    };
+    inspection.children = children.iter().map(inspected).collect();
+}
+
+/// All facts of the evidence of the first critical verdict.
+fn evidence(c: &Cluster) -> String {
+    let verdict = verdicts(c).into_iter().rfind(|verdict| verdict.severity == Severity::Red).unwrap();
+    let side = verdict.card.culprit.clone().unwrap_or_default();
+    [verdict.card.observations.clone(), side.children, vec![side.at]].concat().join("\n")
+}
+
+/// Two workers are there while the rank trains; then the first of them dies, and the rank waits with `files` on its
+/// stack, in `wchan`.
+fn loses_its_worker(wchan: &str, files: &[&str], ends: &[u32], reaped: bool) -> Cluster {
+    loses_its_worker_for(12_000, wchan, files, ends, reaped)
+}
+
+fn loses_its_worker_for(ms: u64, wchan: &str, files: &[&str], ends: &[u32], reaped: bool) -> Cluster {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    drive(&mut c, 5_000, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        if rank == 1 {
+            sample.signals.children = vec![child(77, 'S'), child(78, 'S')];
+        }
+    });
+    late(&mut c, ms, &|_, sample, inspection| {
+        sample.wchan = wchan.into();
+        inspection.threads = python(files);
+        let both = [(77, 'Z'), (78, 'S')];
+        shows(sample, inspection, if reaped { &both[1..] } else { &both });
+        inspection.awaits = ends.to_vec();
+        let holders = ends.iter().map(|pid| holder(*pid, "python train.py")).collect();
+        inspection.obstacle =
+            (wchan == "anon_pipe_read").then_some(Obstacle::Pipe { ends: holders, reads: true });
+    });
+    c
+}
+
+#[test]
+fn dead_worker_outside_known_libraries_is_named() {
+    let connection = ["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"];
+    let pool = ["/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/multiprocessing/pool.py", "/w/t.py"];
+    let c = loses_its_worker("anon_pipe_read", &connection, &[], false);
+    red(&c, Reason::WorkerDied);
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.severity == Severity::Red).unwrap();
+    insta::assert_snapshot!("dead_worker", verdict.reason);
+    assert!(evidence(&c).contains("child process 77 (python) was killed by SIGKILL"), "{}", evidence(&c));
+    // No other process has the other end: certain in time. A living worker has inherited it: likely.
+    for (ends, proof) in [(&[][..], Some(Proof::Gone)), (&[78][..], None)] {
+        let c = loses_its_worker_for(700_000, "anon_pipe_read", &connection, ends, false);
+        red(&c, Reason::WorkerDied);
+        let proofs: Vec<Proof> = verdicts(&c).iter().filter_map(|verdict| verdict.proof).collect();
+        assert_eq!(proofs.first().copied(), proof, "{ends:?}");
+    }
+    // A pool replaces its worker, and the task is lost.
+    red(&loses_its_worker("futex_do_wait", &pool, &[], true), Reason::WorkerDied);
+    // A lock of the program, and a child that someone else has reaped.
+    red(&loses_its_worker("futex_do_wait", &["/w/train.py"], &[], false), Reason::Lock);
+    red(
+        &loses_its_worker("anon_pipe_read", &["/usr/lib/python3.11/subprocess.py"], &[78], true),
+        Reason::Pipe,
+    );
+}
+
+#[test]
+fn child_that_came_later_does_not_explain_a_wait() {
+    let c = script(FREE, 12_000, &|at, sample, inspection| {
+        sample.wchan = "anon_pipe_read".into();
+        inspection.threads = python(&["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"]);
+        shows(sample, inspection, &[(78, 'S'), (79, if at < 2_000 { 'S' } else { 'Z' })]);
+        inspection.awaits = vec![78];
+        inspection.obstacle = Some(Obstacle::Pipe { ends: vec![holder(78, "python train.py")], reads: true });
+    });
+    red(&c, Reason::Pipe);
+}
+
+#[test]
+fn line_of_the_awaited_worker_is_in_evidence() {
+    let c = script(FREE, 12_000, &|_, sample, inspection| {
+        sample.wchan = "anon_pipe_read".into();
+        inspection.threads = python(&["/site-packages/gymnasium/vector/async_vector_env.py", "/w/train.py"]);
+        inspection.threads.push(stack(
+            78,
+            &format!("{OF_CHILD}78 (python)"),
+            &["/w/hangenv.py", "/w/train.py"],
+        ));
+        shows(sample, inspection, &[(78, 'S')]);
+        inspection.awaits = vec![78];
+        inspection.obstacle = Some(Obstacle::Pipe { ends: vec![holder(78, "python train.py")], reads: true });
+    });
+    assert!(evidence(&c).contains("/w/hangenv.py:9 in f"), "{}", evidence(&c));
+}
+
+#[test]
+fn line_of_the_awaited_thread_is_in_evidence() {
+    let with = |main: &[&str]| {
+        let c = script(FREE, 12_000, &|_, _, inspection| {
+            inspection.threads = python(main);
+            inspection.threads.push(stack(
+                1_050,
+                "collector",
+                &["/usr/lib/python3.11/socket.py", "/w/collect.py"],
+            ));
+            inspection.threads.push(stack(1_051, "rankdeck", &["/r/python/rankdeck_hook.py"]));
+            inspection.threads.push(stack(1_052, "tracker", &["/site-packages/wandb/sdk/run.py"]));
+        });
+        evidence(&c)
+    };
+    let seen = with(&["/usr/lib/python3.11/threading.py", "/usr/lib/python3.11/queue.py", "/w/train.py"]);
+    assert!(seen.contains("its thread collector is at /w/collect.py:9 in f"), "{seen}");
+    assert!(!seen.contains("rankdeck") && !seen.contains("tracker"), "{seen}");
+    assert!(!with(&["/w/train.py"]).contains("collect.py"), "it waits for no thread");
+}
+
+#[test]
+fn line_of_the_await_is_that_of_the_rank() {
+    let loops =
+        ["/usr/lib/python3.11/selectors.py", "/usr/lib/python3.11/asyncio/base_events.py", "/w/train.py"];
+    let c = script(FREE, 70_000, &|_, sample, inspection| {
+        sample.wchan = "ep_poll".into();
+        inspection.threads = python(&loops);
+        let task = |name: &str, file| {
+            stack(0, &format!("{OF_TASK}{name}"), &["/usr/lib/python3.11/asyncio/queues.py", file])
+        };
+        inspection.threads.push(task("Task-1", "/w/rollout.py"));
+        inspection.threads.push(task("judge", "/w/judge.py"));
+        inspection.obstacle = Some(Obstacle::Pipe { ends: Vec::new(), reads: true });
+    });
+    let seen = evidence(&c);
+    assert!(seen.ends_with("/w/rollout.py:9 in f"), "{seen}");
+    assert!(seen.contains("its task judge waits at /w/judge.py:9 in f"), "{seen}");
+}
+
+// Ranks of a rank's own.
+
+fn inner(rank: u32, world_size: u32) -> RankEvent {
+    let backend = "gloo".into();
+    RankEvent::InnerRank(InnerRank {
+        pid: 70 + rank,
+        rank: Some(rank),
+        world_size: Some(world_size),
+        backend,
+        at: "train.py:7".into(),
+    })
+}
+
+#[test]
+fn ranks_of_its_own_are_reported_once() {
+    let mut c = trained(1);
+    for rank in 0..4 {
+        c.rank_event(0, inner(rank, 4));
+        c.rank_event(0, inner(rank, 4));
+    }
+    let noted: Vec<&str> = c
+        .reports
+        .iter()
+        .filter_map(|(_, _, body)| match body {
+            ReportBody::Rank { state, detail, .. } if state == "spawned_ranks" => Some(detail.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(noted, ["4 ranks of its own: world 4, backend gloo"]);
+    assert_eq!(c.model().ranks[0].inner.len(), 4);
+    // Another round of them takes the place of the first.
+    (0..4).for_each(|rank| c.rank_event(0, inner(rank, 4)));
+    (0..500).for_each(|rank| c.rank_event(0, inner(rank, 500)));
+    assert!(c.model().ranks[0].inner.len() <= 64);
+}
+
+/// Launchers wait for ranks of their own, all of which stand still: in a collective, but for one.
+#[test]
+fn stall_of_ranks_of_its_own_has_their_lines() {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    for rank in 0..4 {
+        c.rank_event(1, inner(rank, 4));
+    }
+    for rank in 0..4 {
+        let mut inspection = inspection_at(rank, "join", "train.py", 55);
+        inspection.threads = python(&["/usr/lib/python3.11/multiprocessing/popen_fork.py", "/w/train.py"]);
+        for inner in 0..4 {
+            let name = format!("{OF_CHILD}{} (python)", 70 + inner);
+            let hangs = ["/w/hang.py"];
+            let waits = ["/site-packages/torch/distributed/distributed_c10d.py", "/w/train.py"];
+            inspection.threads.push(stack(
+                70 + inner,
+                &name,
+                if inner == 3 { &hangs[..] } else { &waits[..] },
+            ));
+            let one = InspectedChild {
+                pid: 70 + inner,
+                state: 'S',
+                name: "python".into(),
+                ..InspectedChild::default()
+            };
+            inspection.children.push(one);
+        }
+        c.agents[rank as usize / 2].inspections.insert(rank, inspection);
+    }
+    drive(&mut c, 120_000, |_, _, sample| {
+        (sample.wchan, sample.page) = ("do_wait".into(), None);
+        sample.signals.children = (70..74).map(|pid| child(pid, 'S')).collect();
+    });
+    let stalled = c.model().verdicts.iter().find(|verdict| verdict.reason_code == Reason::Standstill);
+    let stalled = stalled.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
+    let of_one: Vec<&String> =
+        stalled.card.observations.iter().filter(|line| line.starts_with("rank 1: pid")).collect();
+    assert!(of_one[0].contains("rank 3 of 4 of its own") && of_one[0].contains("/w/hang.py:9"), "{of_one:?}");
+    assert!(stalled.card.observations.iter().any(|line| line.contains("4 ranks of its own")), "{stalled:?}");
+}
+
+// Input and normalizers.
+
+/// Ranks that wait for input during these shares of the time, for so long.
+fn loads(shares: [f64; 4], ms: u64) -> Cluster {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    drive(&mut c, ms, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        let waited_ms = (now as f64 * shares[rank as usize]) as u64;
+        let input = InputSample { kind: InputKind::DataLoader, waited_ms, site: "train.py:31".into() };
+        sample.page = Some(PageSample {
+            train_iter: now / 100,
+            input: Some(input),
+            ..hooked(now / 250, now / 250, 10)
+        });
+    });
+    c
+}
+
+#[test]
+fn run_bound_by_its_input_is_a_warning() {
+    let c = loads([0.9, 0.6, 0.7, 0.8], 200_000);
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::InputBound)], "once");
+    let verdict = verdicts(&c).remove(0);
+    insta::assert_snapshot!("input_bound", verdict.reason);
+    assert_eq!(verdict.card.actions.len(), 1, "advice for this kind of input");
+    assert!(verdict.latency_s < 70.0, "{verdict:?}");
+}
+
+#[test]
+fn rank_that_does_not_wait_for_input_explains_the_others() {
+    assert_eq!(reported(&loads([0.9, 0.3, 0.9, 0.9], 200_000)), []);
+    assert_eq!(reported(&loads([0.9; 4], 40_000)), [], "for less than a minute");
+}
+
+/// Two scripts' ranks that step ten times a second, with the running statistics that `change` makes.
+fn normalizes(ms: u64, change: impl Fn(u32, &mut FingerprintSample)) -> Cluster {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let start = c.now.0;
+    drive(&mut c, ms, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        let steps = (now - start) / 100;
+        let synced = |taken: FingerprintSample| FingerprintSample { synced: true, ..taken };
+        let mut page = PageSample { updates: steps, ..hooked(now / 250, now / 250, 10) };
+        page.fingerprints = weights(steps).into_iter().map(synced).collect();
+        let own = weights(steps).into_iter().map(|mut taken| {
+            taken.optimizer = NORMALIZERS;
+            change(rank, &mut taken);
+            taken
+        });
+        page.fingerprints.extend(own.collect::<Vec<_>>());
+        sample.page = Some(page);
+    });
+    c
+}
+
+#[test]
+fn normalizers_that_differ_are_a_warning() {
+    let own = |rank: u32, taken: &mut FingerprintSample| {
+        taken.lanes = taken.lanes.map(|lane| lane * 8 + rank);
+        taken.sum += f64::from(rank);
+    };
+    let c = normalizes(30_000, own);
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::NormalizersDiffer)], "once");
+    insta::assert_snapshot!("normalizers_differ", verdicts(&c)[0].reason);
+    assert_eq!(reported(&normalizes(30_000, |_, _| {})), []);
+    let seldom = |rank: u32, taken: &mut FingerprintSample| {
+        if !taken.step.is_multiple_of(20) {
+            own(rank, taken);
+        }
+    };
+    assert_eq!(reported(&normalizes(30_000, seldom)), [], "all-reduced now and then");
+}
+
+#[test]
+fn rank_without_ranks_of_its_own_has_no_line() {
+    let c = trained(1);
+    assert_eq!(c.model().ranks[Rank(0).index()].inner_ranks(), None);
+}
+
+#[test]
+fn idle_optimizer_is_a_warning_where_all_others_step() {
+    let run = |stops: fn(u32) -> bool, began: u64| {
+        let mut c = script(FREE, 0, &|_, _, _| {});
+        drive(&mut c, 40_000, |rank, now, sample| {
+            sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+            let step = now / 50;
+            let own = if stops(rank) { step.min(began) } else { step };
+            let mut page = hooked(step * 2, step * 2, 10);
+            page.updates = own;
+            sample.page = Some(page);
+        });
+        verdicts(&c)
+            .iter()
+            .filter(|verdict| verdict.reason_code == Reason::OptimizerIdle)
+            .map(|verdict| (verdict.rank.map(|rank| rank.0), verdict.severity))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(run(|rank| rank == 1, 20), [(Some(1), Severity::Amber)]);
+    assert_eq!(run(|_| false, 0), [], "all train");
+    assert_eq!(run(|_| true, 20), [], "none does: an evaluation, or the end");
+    assert_eq!(run(|rank| rank == 1, 0), [], "it never trained");
+}

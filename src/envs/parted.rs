@@ -1,0 +1,203 @@
+//! Environments in several parts that are stepped at the same time, as one vector.
+//!
+//! Every part begins its step before the first is waited for. Rows stand in the order of the parts, so that
+//! results do not depend on how many there are.
+
+use super::{
+    ActionSpace, Actions, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv, Watcher,
+};
+use rankdeck_proto::message::Activity;
+use rankdeck_proto::show::EnvImage;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A part and its rows in the whole.
+struct Part {
+    vector: Box<dyn VectorEnv>,
+    rows: Range<usize>,
+    outcome: StepOutcome,
+}
+
+/// All parts.
+pub(super) struct PartedVector {
+    spec: Spec,
+    parts: Vec<Part>,
+    envs: usize,
+    observations: ObservationBuffer,
+}
+
+impl PartedVector {
+    /// Of at least one part; all have the same shapes.
+    pub(super) fn new(vectors: Vec<Box<dyn VectorEnv>>) -> PartedVector {
+        let spec = vectors.first().map_or_else(|| Spec::discrete(1, 1), |first| first.spec().clone());
+        let mut envs = 0;
+        let parts = vectors
+            .into_iter()
+            .map(|vector| {
+                let rows = envs..envs + vector.len();
+                envs = rows.end;
+                Part { outcome: StepOutcome::new(&spec, rows.len()), vector, rows }
+            })
+            .collect();
+        let observations = ObservationBuffer::new(&spec, envs);
+        let mut parted = PartedVector { spec, parts, envs, observations };
+        parted.gather();
+        parted
+    }
+
+    /// Copies what the parts show.
+    fn gather(&mut self) {
+        let width = self.spec.observation_len();
+        for Part { vector, rows, .. } in &self.parts {
+            copy_rows(&mut self.observations, vector.observations(), rows, width);
+        }
+    }
+}
+
+fn copy_rows(to: &mut ObservationBuffer, from: Observations<'_>, rows: &Range<usize>, width: usize) {
+    let range = rows.start * width..rows.end * width;
+    match (to, from) {
+        (ObservationBuffer::F32(to), Observations::F32(from)) => to[range].copy_from_slice(from),
+        (ObservationBuffer::U8(to), Observations::U8(from)) => to[range].copy_from_slice(from),
+        _ => {}
+    }
+}
+
+impl VectorEnv for PartedVector {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn len(&self) -> usize {
+        self.envs
+    }
+
+    fn observations(&self) -> Observations<'_> {
+        self.observations.view()
+    }
+
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        self.start_step(actions, outcome)?;
+        self.finish(outcome)
+    }
+
+    fn start_step(&mut self, actions: Actions<'_>, _outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        let width = match &self.spec.actions {
+            ActionSpace::Discrete { .. } => 1,
+            ActionSpace::Continuous { low, .. } => low.len(),
+        };
+        for Part { vector, rows, outcome } in &mut self.parts {
+            let range = rows.start * width..rows.end * width;
+            // A wrong number of actions is the part's to refuse.
+            let own = match actions {
+                Actions::Discrete(all) => Actions::Discrete(all.get(range).unwrap_or_default()),
+                Actions::Continuous(all) => Actions::Continuous(all.get(range).unwrap_or_default()),
+            };
+            vector.start_step(own, outcome)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+        let width = self.spec.observation_len();
+        outcome.episodes.clear();
+        for Part { vector, rows, outcome: own } in &mut self.parts {
+            vector.finish(own)?;
+            outcome.rewards[rows.clone()].copy_from_slice(&own.rewards);
+            outcome.terminated[rows.clone()].copy_from_slice(&own.terminated);
+            outcome.truncated[rows.clone()].copy_from_slice(&own.truncated);
+            outcome.valid[rows.clone()].copy_from_slice(&own.valid);
+            copy_rows(&mut outcome.final_observations, own.final_observations.view(), rows, width);
+            for mut episode in own.episodes.drain(..) {
+                episode.env += rows.start;
+                outcome.episodes.push(episode);
+            }
+        }
+        self.gather();
+        Ok(())
+    }
+
+    fn retire(&mut self, index: usize) {
+        for Part { vector, rows, .. } in &mut self.parts {
+            if rows.contains(&index) {
+                vector.retire(index - rows.start);
+            }
+        }
+    }
+
+    fn reset(&mut self) -> Result<(), EnvError> {
+        for part in &mut self.parts {
+            part.vector.reset()?;
+        }
+        self.gather();
+        Ok(())
+    }
+
+    fn watch(&mut self, watcher: Watcher) {
+        let shared = Rc::new(RefCell::new(watcher));
+        for part in &mut self.parts {
+            let watcher = Rc::clone(&shared);
+            part.vector.watch(Box::new(move |activity: Activity| (watcher.borrow_mut())(activity)));
+        }
+    }
+
+    fn words_per_env(&self) -> Option<usize> {
+        self.parts.first().and_then(|part| part.vector.words_per_env())
+    }
+
+    fn picture(&mut self, index: usize) -> Result<Option<EnvImage>, EnvError> {
+        match self.parts.iter_mut().find(|part| part.rows.contains(&index)) {
+            Some(Part { vector, rows, .. }) => vector.picture(index - rows.start),
+            None => Ok(None),
+        }
+    }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        let parts: Option<Vec<Vec<u64>>> = self.parts.iter().map(|part| part.vector.save()).collect();
+        parts.map(|parts| parts.concat())
+    }
+
+    fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
+        let each = self.words_per_env().unwrap_or(0);
+        for Part { vector, rows, .. } in &mut self.parts {
+            vector.restore(words.get(rows.start * each..rows.end * each).unwrap_or_default())?;
+        }
+        self.gather();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EnvPurpose, make_vector};
+    use rankdeck_kernel::seeds::Seeds;
+    use rankdeck_types::experiment::Env;
+
+    fn vector(first: u32, envs: usize) -> Box<dyn VectorEnv> {
+        make_vector(&Env::new("CartPole-v1", 1), envs, first, &Seeds::new(5), 0, EnvPurpose::Train).unwrap()
+    }
+
+    #[test]
+    fn parts_step_as_the_whole_does() {
+        let mut whole = vector(3, 5);
+        let mut parted = PartedVector::new(vec![vector(3, 2), vector(5, 3)]);
+        let mut outcomes = [0, 1].map(|_| StepOutcome::new(whole.spec(), 5));
+        for step in 0..200_i64 {
+            let actions: Vec<i64> = (0..5).map(|env| (step * 7 + env) % 3 % 2).collect();
+            whole.step(Actions::Discrete(&actions), &mut outcomes[0]).unwrap();
+            parted.step(Actions::Discrete(&actions), &mut outcomes[1]).unwrap();
+            assert_eq!(whole.observations(), parted.observations(), "step {step}");
+            let [one, other] = &outcomes;
+            assert_eq!((&one.rewards, &one.terminated), (&other.rewards, &other.terminated));
+            assert_eq!((&one.truncated, &one.episodes), (&other.truncated, &other.episodes));
+        }
+        assert_eq!(whole.save(), parted.save());
+        let state = whole.save().unwrap();
+        let mut again = PartedVector::new(vec![vector(0, 4), vector(4, 1)]);
+        again.restore(&state).unwrap();
+        assert_eq!(again.observations(), whole.observations());
+        assert!(parted.step(Actions::Discrete(&[0]), &mut outcomes[1]).is_err(), "too few actions");
+    }
+}
