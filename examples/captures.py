@@ -27,22 +27,22 @@ RUNNING = [
     ("events", ["6"], "checkpoint", []),
     ("inspect", ["1", "Enter"], "rank 0", ["Escape"]),
     ("help", ["?"], "type to filter", ["Escape"]),
-    ("palette", [":"], "type what to do", ["Escape"]),
+    ("palette", [":"], "show rank details", ["Escape"]),
     ("past", ["<"], "live", ["Escape"]),
     ("restart", ["R"], "checkpoint", ["Escape"]),
     ("quit", ["q"], "detach", ["Escape"]),
 ]
-OVER = [("end", ["7"], "the last minute", []), ("over", ["1"], "the run is over", [])]
+OVER = [("end", ["7"], "last minute", []), ("over", ["1"], "run has ended", [])]
 # A rank that is suspended by a signal, a host that sends no messages, and a run whose rank was killed.
 FROZEN = [("frozen", ["1"], "frozen", []), ("frozen-why", ["d"], "process", ["Escape"]), ("frozen-charts", ["2"], "charts", []), ("frozen-hosts", ["5"], "node1", [])]
 LOST = [("lost", ["1"], "lost", []), ("lost-why", ["d"], "node1", ["Escape"]), ("lost-hosts", ["5"], "node1", []), ("lost-events", ["6"], "lost", [])]
-KILLED = [("killed-end", ["7"], "the last minute", []), ("killed-ranks", ["1", "z"], "RANK", ["z"]), ("killed-charts", ["2"], "charts", [])]
+KILLED = [("killed-end", ["7"], "last minute", []), ("killed-ranks", ["1", "z"], "RANK", ["z"]), ("killed-charts", ["2"], "charts", [])]
 HOME = [
     ("home", ["1"], "cartpole", []),
     ("experiments", ["2"], "cartpole", []),
     ("fleet", ["3"], "node1", []),
     ("compare", ["1", "Space", "j", "Space", "c"], "charts", ["1", "Escape"]),
-    ("home-help", ["?"], "leave", ["Escape"]),
+    ("home-help", ["?"], "type to filter", ["Escape"]),
 ]
 
 
@@ -249,7 +249,7 @@ class Captures:
             self.signal("broken", 1, signal.SIGSTOP)
             self.pages(FROZEN, "frozen", "attach", "broken")
             self.signal("broken", 1, signal.SIGKILL)
-            self.pages(KILLED, "the run is over", "attach", "broken")
+            self.pages(KILLED, "run has ended", "attach", "broken")
         finally:
             self.console("stop", "broken", check=False)
 
@@ -264,7 +264,7 @@ class Captures:
             self.pages(RUNNING, "all-reduced", "attach", "second")
         finally:
             self.console("stop", "second", check=False)
-        self.pages(OVER, "the run is over", "attach", "second")
+        self.pages(OVER, "run has ended", "attach", "second")
         self.faults(train, endless)
         self.lost(train, endless)
         self.pages(HOME, "second-", "home")

@@ -20,7 +20,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::{Generation, NodeRank};
 use rankdeck_types::plan::Plan;
-use rankdeck_types::promise::Contract;
+use rankdeck_types::promise::{Contract, Kept, Promise};
 use rankdeck_types::words::{clip, count, plural};
 use std::collections::VecDeque;
 
@@ -180,6 +180,8 @@ pub struct Standing {
     pub run: String,
     /// It runs the built-in trainer.
     pub builtin: bool,
+    /// It is a program that does not declare that it resumes from a checkpoint.
+    pub unsure: bool,
     /// Ranks run, and are stopped first.
     pub running: bool,
     /// Its latest generation.
@@ -255,6 +257,9 @@ impl Standing {
         Standing {
             run: model.run.id.as_ref().map_or_else(|| "this run".to_owned(), |id| id.0.clone()),
             builtin: plan.is_some_and(Plan::is_builtin),
+            unsure: plan.is_some_and(|plan| {
+                plan.program.is_some() && plan.contract().kept(Promise::Resume) != Kept::Yes
+            }),
             running: model.run.state != RunState::Over,
             generation: model.run.generation,
             ranks: model.ranks.len(),
@@ -321,7 +326,18 @@ impl Standing {
 
     /// Where it starts, and what that discards.
     pub fn effect(&self, start: &StartPoint) -> String {
-        format!("{}; {}", start.text(), self.loss(start))
+        format!("{}; {}", self.begins(start), self.loss(start))
+    }
+
+    /// How it starts: `resumes from step 12,800 (latest)`, or what the program is offered if it may not resume.
+    pub fn begins(&self, start: &StartPoint) -> String {
+        match (&start.from, start.env_step) {
+            (Some(_), Some(step)) if self.unsure => {
+                format!("offers the program the checkpoint of step {} ({})", count(step), start.name)
+            }
+            (Some(_), None) if self.unsure => format!("offers the program the checkpoint {}", start.name),
+            _ => start.text(),
+        }
     }
 
     fn loss(&self, start: &StartPoint) -> String {
@@ -346,6 +362,9 @@ impl Standing {
                     format!("{lost}; its checkpoints are kept in gen{}/{fixed}", self.generation)
                 }
             };
+        }
+        if self.unsure {
+            return "all progress is discarded if the program does not read it".to_owned();
         }
         let since = start.env_step.zip(self.env_step).map(|(step, present)| present.saturating_sub(step));
         let stop_saves = self.builtin && self.running && start.name == LATEST;
@@ -598,6 +617,18 @@ mod tests {
         run.silent = true;
         assert!(run.start(None).is_err(), "the host that has it may be the one that does not answer");
         assert!(run.start(Some("scratch")).is_ok());
+    }
+
+    #[test]
+    fn program_that_may_not_resume_is_offered_a_checkpoint() {
+        let mut run = standing(false, false, true);
+        let start = run.start(None).unwrap();
+        assert_eq!(run.begins(&start), start.text());
+        run.unsure = true;
+        assert_ne!(run.begins(&start), start.text(), "nothing shows that it reads it");
+        assert_ne!(run.effect(&start), Standing { unsure: false, ..run.clone() }.effect(&start));
+        let scratch = StartPoint::scratch();
+        assert_eq!(run.begins(&scratch), scratch.text());
     }
 
     #[test]

@@ -236,6 +236,8 @@ impl RunSummary {
         Standing {
             run: run.to_owned(),
             builtin: self.builtin,
+            // A summary does not have what a program declares.
+            unsure: !self.builtin,
             running,
             generation: self.generation,
             ranks: self.world_size as usize,

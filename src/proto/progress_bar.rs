@@ -4,6 +4,7 @@
 //! - BAR-1: any text is read in time that grows with its length, and gives a bar only in one of these forms:
 //!   `n/total [elapsed<left, rate]`, `nunit [elapsed, rate]`, `n/total elapsed • left rate`.
 
+use rankdeck_types::meaning::Meaning;
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -47,8 +48,13 @@ impl ShownProgress {
     /// Returns `20 of 1,800 it`.
     pub fn amount(&self) -> String {
         let total = self.total.map_or(String::new(), |total| format!(" of {}", words::count(total)));
-        let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
-        format!("{}{total}{unit}", words::count(self.done))
+        let done = words::count(self.done);
+        match self.unit.as_str() {
+            "" => format!("{done}{total}"),
+            // Counts of the program itself, by their names.
+            unit if Meaning::with_key(unit).is_some_and(Meaning::is_count) => format!("{unit} {done}{total}"),
+            unit => format!("{done}{total} {unit}"),
+        }
     }
 
     /// Returns the completed share, 0 to 1.

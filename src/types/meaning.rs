@@ -72,6 +72,11 @@ impl Meaning {
         Meaning::ALL.iter().copied().find(|meaning| meaning.key() == key)
     }
 
+    /// Returns whether its values count how far training is.
+    pub fn is_count(self) -> bool {
+        matches!(self, Meaning::Step | Meaning::Iteration | Meaning::Epoch)
+    }
+
     /// Returns whether its values are results of training: no configuration has a value of this name.
     pub fn is_result(self) -> bool {
         match self {

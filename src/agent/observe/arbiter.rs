@@ -7,7 +7,10 @@
 //!   order of [`SeriesSource`]) takes over within [`TAKEOVER`] of the first value; then the source stays. What the
 //!   program reports itself always takes over.
 //! - ARBITER-2: a name that was only recognized, has no meaning and never changed its value is not charted.
-//! - Memory is bounded: [`SERIES`] series.
+//! - ARBITER-3: the evaluations of a program come from one name of one source, those with environment steps before
+//!   those with iterations: DI-engine writes each under two names. They are held for [`DECISION`] after the first one,
+//!   and again if a better source takes over.
+//! - Memory is bounded: [`SERIES`] series, [`HELD`] evaluations.
 
 use rankdeck_proto::message::{Evaluation, RankEvent, RecordEvent};
 use rankdeck_proto::progress_bar::ShownCounter;
@@ -19,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// How long after the first value a better source may take over.
 const TAKEOVER: Duration = Duration::from_secs(30);
+/// How long evaluations are held until their name is decided.
+const DECISION: Duration = Duration::from_secs(5);
+/// Most evaluations that are held.
+const HELD: usize = 1024;
 /// Most series whose source is known.
 const SERIES: usize = 512;
 /// Most names that a summary lists.
@@ -75,6 +82,77 @@ struct Owner {
     name: String,
 }
 
+/// The evaluations of a program that reports none (ARBITER-3).
+#[derive(Debug, Default)]
+struct FoundEvaluations {
+    /// Those whose name is not decided.
+    held: Vec<(SeriesSource, Evaluation)>,
+    /// When the first of them came.
+    held_at: Option<Instant>,
+    decided: Option<(SeriesSource, String)>,
+    /// The last step that was passed on.
+    step: u64,
+}
+
+impl FoundEvaluations {
+    /// Takes in an evaluation; returns it if its name is the decided one.
+    fn admit(&mut self, source: SeriesSource, evaluation: Evaluation, now: Instant) -> Option<Evaluation> {
+        match &self.decided {
+            Some((decided, name)) if *decided == source => {
+                (*name == evaluation.series).then(|| self.pass(evaluation))
+            }
+            Some((decided, _)) if *decided < source => None,
+            _ => {
+                self.decided = None;
+                self.held_at.get_or_insert(now);
+                if self.held.len() < HELD {
+                    self.held.push((source, evaluation));
+                }
+                None
+            }
+        }
+    }
+
+    fn pass(&mut self, evaluation: Evaluation) -> Evaluation {
+        self.step = self.step.max(evaluation.env_step);
+        evaluation
+    }
+
+    /// Decides on a name when it is time; returns the evaluations of that name which were held.
+    fn decide(&mut self, meanings: &Meanings, now: Instant, is_end: bool) -> Vec<Evaluation> {
+        let is_due =
+            |at: Instant| is_end || now.saturating_duration_since(at) >= DECISION || self.held.len() >= HELD;
+        if !self.held_at.is_some_and(is_due) {
+            return Vec::new();
+        }
+        self.held_at = None;
+        let held = std::mem::take(&mut self.held);
+        let Some(best) = held.iter().map(|(source, _)| *source).min() else { return Vec::new() };
+        let of_best = || held.iter().filter(|(source, _)| *source == best).map(|(_, found)| &found.series);
+        let by_steps = of_best().map(String::as_str).filter(|name| !counts_iterations(name));
+        let name = meanings
+            .best(Meaning::EvalReturn, by_steps)
+            .or_else(|| meanings.best(Meaning::EvalReturn, of_best().map(String::as_str)))
+            .map(str::to_owned);
+        let Some(name) = name else { return Vec::new() };
+        // A source that takes over repeats what the former one had.
+        let before = self.step;
+        let is_new = |found: &Evaluation| before == 0 || found.env_step > before;
+        let left = held
+            .into_iter()
+            .filter(|(source, found)| *source == best && found.series == name && is_new(found))
+            .map(|(_, found)| self.pass(found))
+            .collect();
+        self.decided = Some((best, name));
+        left
+    }
+}
+
+/// Returns whether the steps of a series with this name are iterations: `evaluator_iter/reward_mean`.
+fn counts_iterations(name: &str) -> bool {
+    name.split('/').any(|part| part.ends_with("_iter") || matches!(part, "iter" | "epoch" | "time"))
+}
+
 /// The sources of all series of one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Arbiter {
@@ -82,6 +160,7 @@ pub(crate) struct Arbiter {
     owners: BTreeMap<SeriesKey, Owner>,
     /// First values of names that may be constants; `None` once they have moved.
     first: BTreeMap<String, Option<f64>>,
+    evaluations: FoundEvaluations,
     /// When the first undeclared value arrived.
     found_at: Option<Instant>,
     is_summarized: bool,
@@ -152,10 +231,20 @@ impl Arbiter {
             *progress = None;
         }
         let evaluation = self.evaluation(*env_step, counter.as_ref(), values);
+        let evaluation = evaluation.and_then(|evaluation| {
+            let source = source(&evaluation.series);
+            if source.is_found() { self.evaluations.admit(source, evaluation, now) } else { Some(evaluation) }
+        });
         let is_progress = progress.is_some() || is_bare && env_step.is_some();
         let is_empty = values.is_empty() && not_finite.is_empty() && !is_progress;
         let left = (!is_empty).then_some(event);
-        left.into_iter().chain(evaluation).collect()
+        left.into_iter().chain(evaluation.map(recorded)).collect()
+    }
+
+    /// Returns the evaluations whose name has been decided since; `is_end`: it is decided now.
+    pub fn decided_evaluations(&mut self, now: Instant, is_end: bool) -> Vec<RecordEvent> {
+        let decided = self.evaluations.decide(&self.meanings, now, is_end);
+        decided.into_iter().map(recorded).collect()
     }
 
     /// Notes under which name the program counts steps: it is not among the values.
@@ -250,15 +339,19 @@ impl Arbiter {
         env_step: Option<u64>,
         counter: Option<&ShownCounter>,
         values: &BTreeMap<String, f64>,
-    ) -> Option<RecordEvent> {
+    ) -> Option<Evaluation> {
         let names = || values.keys().map(String::as_str);
         let name = self.meanings.best(Meaning::EvalReturn, names())?;
         let mean = *values.get(name)?;
         let length = self.meanings.value(Meaning::EvalLength, values).unwrap_or(0.0);
         let step = env_step.or(counter.map(|counter| counter.at.max(0.0) as u64)).unwrap_or(0);
-        let event = RankEvent::Eval(Evaluation::of_series(name, step, mean, length));
-        Some(RecordEvent::Rank { rank: Rank(0), event })
+        Some(Evaluation::of_series(name, step, mean, length))
     }
+}
+
+/// An evaluation as rank 0 would report it.
+fn recorded(evaluation: Evaluation) -> RecordEvent {
+    RecordEvent::Rank { rank: Rank(0), event: RankEvent::Eval(evaluation) }
 }
 
 fn named(name: &str) -> SeriesKey {
@@ -307,6 +400,10 @@ mod tests {
 
         fn admit(&mut self, second: u64, source: SeriesSource, event: RecordEvent) -> Vec<RecordEvent> {
             self.arbiter.admit(event, |_| source, self.begin + Duration::from_secs(second))
+        }
+
+        fn decided(&mut self, second: u64) -> Vec<RecordEvent> {
+            self.arbiter.decided_evaluations(self.begin + Duration::from_secs(second), false)
         }
     }
 
@@ -376,13 +473,65 @@ mod tests {
         let mut bench = Bench::new();
         let values = [("eval/mean_reward", 21.5), ("eval/mean_ep_length", 30.0)];
         let events = bench.admit(0, SeriesSource::EventFile, metrics(Some(100), &values));
-        let [_, RecordEvent::Rank { event: RankEvent::Eval(evaluation), .. }] = &events[..] else {
+        assert_eq!(events.len(), 1, "a better name may follow");
+        let events = bench.decided(5);
+        let [RecordEvent::Rank { event: RankEvent::Eval(evaluation), .. }] = &events[..] else {
             panic!("{events:?}")
         };
         assert_eq!((evaluation.env_step, evaluation.return_mean, evaluation.length_mean), (100, 21.5, 30.0));
         assert_eq!(evaluation.series, "eval/mean_reward");
         bench.arbiter.reported(&RankEvent::Eval(Evaluation::default()), bench.begin);
         assert!(bench.admit(1, SeriesSource::EventFile, metrics(Some(200), &values)).is_empty());
+    }
+
+    /// Names and steps of evaluations.
+    fn evaluations(events: &[RecordEvent]) -> Vec<(&str, u64)> {
+        let evaluation = |event| match event {
+            &RecordEvent::Rank { event: RankEvent::Eval(ref found), .. } => {
+                Some((found.series.as_str(), found.env_step))
+            }
+            _ => None,
+        };
+        events.iter().filter_map(evaluation).collect()
+    }
+
+    #[test]
+    fn arbiter_3_evaluations_have_one_name_of_one_source() {
+        let mut bench = Bench::new();
+        let name = |axis: &str, last: &str| format!("evaluator_{axis}/{last}");
+        let all = |bench: &mut Bench, second: u64, iteration: u64, step: u64| {
+            let mut events = Vec::new();
+            for (axis, at) in [("iter", iteration), ("step", step)] {
+                for last in ["reward_mean", "eval_episode_return_mean"] {
+                    let row = metrics(Some(at), &[(&name(axis, last), 9.4)]);
+                    events.extend(bench.admit(second, SeriesSource::EventFile, row));
+                }
+            }
+            events
+        };
+        let printed = |mean| metrics(Some(100), &[("eval/reward_mean", mean)]);
+        assert_eq!(evaluations(&bench.admit(0, SeriesSource::Printed, printed(9.4))), []);
+        assert_eq!(evaluations(&all(&mut bench, 2, 10, 100)), []);
+        assert_eq!(evaluations(&bench.decided(4)), []);
+        assert_eq!(evaluations(&bench.decided(5)), [("evaluator_step/eval_episode_return_mean", 100)]);
+        assert_eq!(
+            evaluations(&all(&mut bench, 9, 20, 200)),
+            [("evaluator_step/eval_episode_return_mean", 200)]
+        );
+        assert_eq!(evaluations(&bench.admit(10, SeriesSource::Printed, printed(9.5))), []);
+        assert_eq!(evaluations(&bench.decided(99)), []);
+    }
+
+    #[test]
+    fn arbiter_3_better_source_repeats_no_evaluation() {
+        let mut bench = Bench::new();
+        let row = |step: u64| metrics(Some(step), &[("eval/mean_reward", 1.0)]);
+        bench.admit(0, SeriesSource::Printed, row(100));
+        assert_eq!(evaluations(&bench.decided(5)), [("eval/mean_reward", 100)]);
+        for step in [100, 200] {
+            assert_eq!(evaluations(&bench.admit(9, SeriesSource::EventFile, row(step))), []);
+        }
+        assert_eq!(evaluations(&bench.decided(14)), [("eval/mean_reward", 200)]);
     }
 
     #[test]

@@ -137,8 +137,8 @@ struct FilesState {
     recorded: BTreeMap<PathBuf, (u64, SystemTime)>,
     /// When ranks have reported checkpoints themselves.
     reported: BTreeMap<PathBuf, SystemTime>,
-    /// Environment steps of the ranks.
-    env_step: Option<u64>,
+    /// Environment steps of the ranks over time.
+    steps: StepHistory,
     /// The next search.
     search_at: Option<Instant>,
     thread: Option<Thread>,
@@ -215,8 +215,7 @@ impl CheckpointFiles {
 
     /// The ranks have come to this step.
     pub fn stepped(&self, env_step: u64) {
-        let mut state = self.lock();
-        state.env_step = state.env_step.max(Some(env_step).filter(|step| *step > 0));
+        self.lock().steps.add(SystemTime::now(), env_step);
     }
 
     /// Looks once; returns whether a file has grown since.
@@ -389,7 +388,7 @@ impl FilesState {
 
     fn file(&self, found: &FoundCheckpoint, observed: bool) -> CheckpointFile {
         let name = found.path.file_name().unwrap_or_default().to_string_lossy();
-        let (env_step, step_from) = step(&name, self.env_step).unzip();
+        let (env_step, step_from) = step(&name, self.steps.around(found.modified)).unzip();
         CheckpointFile {
             path: found.path.display().to_string(),
             bytes: found.bytes,
@@ -410,12 +409,47 @@ struct FoundCheckpoint {
     is_folder: bool,
 }
 
-/// Steps of a checkpoint: the last number of its name, unless the ranks' own count shows that it counts
-/// something else.
-fn step(name: &str, ranks: Option<u64>) -> Option<(u64, StepSource)> {
-    let named = number(name).filter(|named| ranks.is_none_or(|ranks| *named <= ranks && *named >= ranks / 2));
+/// When ranks came to which step; thinned out when it is full.
+#[derive(Default)]
+struct StepHistory(Vec<(SystemTime, u64)>);
+
+impl StepHistory {
+    /// Entries of a history.
+    const MOST: usize = 1024;
+
+    fn add(&mut self, at: SystemTime, env_step: u64) {
+        if env_step == 0 || self.0.last().is_some_and(|(_, last)| *last >= env_step) {
+            return;
+        }
+        if self.0.len() >= Self::MOST {
+            let mut number = 0;
+            self.0.retain(|_| {
+                number += 1;
+                number % 2 == 0
+            });
+        }
+        self.0.push((at, env_step));
+    }
+
+    /// The last step known at a time, and the largest one that the ranks can have reached by then: the next one
+    /// that is known, or else twice as many. `None`: no steps are known.
+    fn around(&self, at: SystemTime) -> Option<(u64, u64)> {
+        let first = self.0.first()?;
+        let next = self.0.partition_point(|(time, _)| *time <= at);
+        let before = next.checked_sub(1).map_or(0, |last| self.0[last].1);
+        let most = self.0.get(next).map_or(2 * before, |(_, step)| *step);
+        Some((if before == 0 { first.1 } else { before }, most))
+    }
+}
+
+/// Steps of a checkpoint: the last number of its name, unless the ranks' own count, [`StepHistory::around`] its
+/// last change, shows that it counts something else.
+fn step(name: &str, ranks: Option<(u64, u64)>) -> Option<(u64, StepSource)> {
+    let named = number(name).filter(|named| {
+        ranks.is_none_or(|(before, most)| *named <= most.max(before) && *named >= before / 2)
+    });
     let named = named.map(|named| (named, StepSource::Name));
-    named.or(ranks.map(|ranks| (ranks, StepSource::Rank)))
+    named.or(ranks.map(|(before, _)| (before, StepSource::Rank)))
 }
 
 /// The last whole number of a name: `20` of `checkpoint-20`, none of `CartPole-v1.zip` or `best_0.95.pt`.
@@ -633,10 +667,31 @@ mod tests {
         ] {
             assert_eq!(number(name), expected, "{name}");
         }
-        assert_eq!(step("epoch-3.pt", Some(12_800)), Some((12_800, StepSource::Rank)));
-        assert_eq!(step("step-12000.pt", Some(12_800)), Some((12_000, StepSource::Name)));
+        assert_eq!(step("epoch-3.pt", Some((12_800, 12_800))), Some((12_800, StepSource::Rank)));
+        assert_eq!(step("step-12000.pt", Some((12_800, 12_800))), Some((12_000, StepSource::Name)));
         assert_eq!(step("step-7.pt", None), Some((7, StepSource::Name)));
         assert_eq!(step("model.pt", None), None);
+    }
+
+    #[test]
+    fn checkpoint_has_the_step_of_its_own_time() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut steps = StepHistory::default();
+        assert_eq!(steps.around(at(5)), None);
+        for second in 1..=9 {
+            steps.add(at(second * 10), second * 9_900);
+        }
+        // Found half a minute after it was written, and between two reports of the ranks.
+        let found = |name, second| step(name, steps.around(at(second)));
+        assert_eq!(found("model_40000_steps.zip", 42), Some((40_000, StepSource::Name)));
+        assert_eq!(found("model_90000_steps.zip", 91), Some((90_000, StepSource::Name)));
+        assert_eq!(found("best_model.zip", 42), Some((39_600, StepSource::Rank)));
+        assert_eq!(found("epoch-3.pt", 42), Some((39_600, StepSource::Rank)));
+        assert_eq!(found("model_9000_steps.zip", 5), Some((9_000, StepSource::Name)));
+        for second in 100..5_000 {
+            steps.add(at(second * 10), second * 9_900);
+        }
+        assert!(steps.0.len() <= StepHistory::MOST);
     }
 
     /// The checkpoints that are recorded, by name, when so many seconds have passed.

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const LINES: u32 = 1000;
 /// Most combinations of names that wait for their second time.
 const SHAPES: usize = 256;
+/// Most names of counts.
+const COUNTS: usize = 64;
 /// Between two records of nothing but progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// A table without a new row for so long is complete.
@@ -44,6 +46,8 @@ pub(crate) struct MetricExtractor {
     counter: Option<ShownCounter>,
     /// How the program calls what it counts, since it was last taken.
     counted_by: Option<(Meaning, String)>,
+    /// First values of names that may count, and whether a later one differed.
+    counts: BTreeMap<String, (f64, bool)>,
     /// Combinations of names, with the values that came first.
     shapes: BTreeMap<u64, Option<Reading>>,
     bars: MainBar,
@@ -88,6 +92,7 @@ impl MetricExtractor {
             gathered: PendingValues::default(),
             counter: None,
             counted_by: None,
+            counts: BTreeMap::new(),
             shapes: BTreeMap::new(),
             bars: MainBar::default(),
             recorded: None,
@@ -180,11 +185,13 @@ impl MetricExtractor {
     fn take(&mut self, reading: Reading, now: Instant) {
         let is_result = |name: &str| self.meanings.of(name).is_some_and(Meaning::is_result);
         if reading.values.iter().any(|(name, _)| is_result(name)) {
+            self.note_counts(&reading);
             return self.add(&reading, now);
         }
         let mut shape = DefaultHasher::new();
         reading.values.iter().for_each(|(name, _)| name.hash(&mut shape));
         let is_full = self.shapes.len() >= SHAPES;
+        self.note_counts(&reading);
         match self.shapes.get_mut(&shape.finish()) {
             None if is_full => {}
             None => drop(self.shapes.insert(shape.finish(), Some(reading))),
@@ -193,6 +200,21 @@ impl MetricExtractor {
                 let first = first.take();
                 first.into_iter().for_each(|first| self.add(&first, now));
                 self.add(&reading, now);
+            }
+        }
+    }
+
+    /// Notes which of the names that may count something have changed their value.
+    fn note_counts(&mut self, reading: &Reading) {
+        for (name, value) in &reading.values {
+            if !self.meanings.of(name).is_some_and(Meaning::is_count) {
+                continue;
+            }
+            let is_full = self.counts.len() >= COUNTS;
+            match self.counts.get_mut(name) {
+                Some((first, has_moved)) => *has_moved |= first != value,
+                None if is_full => {}
+                None => drop(self.counts.insert(name.clone(), (*value, false))),
             }
         }
     }
@@ -206,9 +228,13 @@ impl MetricExtractor {
             let at = value(name).filter(|at| (0.0..STEP).contains(at))?;
             Some((meaning, name.to_owned(), at))
         };
-        let counter = counted(Meaning::Step)
-            .or_else(|| counted(Meaning::Epoch))
-            .or_else(|| counted(Meaning::Iteration));
+        // Steps of an epoch, which never change, count less than the epochs that do.
+        let counters: Vec<_> =
+            [Meaning::Step, Meaning::Epoch, Meaning::Iteration].into_iter().filter_map(counted).collect();
+        let moving = |(_, name, _): &&(Meaning, String, f64)| {
+            self.counts.get(name).is_some_and(|(_, has_moved)| *has_moved)
+        };
+        let counter = counters.iter().find(moving).or(counters.first()).cloned();
         if let Some((meaning, name, at)) = counter {
             let unit = meaning.key().to_owned();
             let total = reading.totals.iter().find(|(known, _)| *known == name).map(|(_, total)| *total);
@@ -226,7 +252,7 @@ impl MetricExtractor {
         }
         for (name, value) in &reading.values {
             let meaning = self.meanings.of(name);
-            if !matches!(meaning, Some(Meaning::Step | Meaning::Epoch | Meaning::Iteration)) {
+            if !meaning.is_some_and(Meaning::is_count) {
                 self.gathered.add(name, *value);
             }
         }
@@ -398,6 +424,19 @@ mod tests {
         read(&mut picker, &["step=1 acc=0.5", "step=2 acc=0.6"]);
         let all = shown(picker.due(Instant::now(), true));
         assert_eq!((all.env_step, all.values), (Some(2), named(&[("acc", 0.6)])));
+    }
+
+    #[test]
+    fn constant_steps_count_less_than_moving_epochs() {
+        let mut picker = MetricExtractor::new(&Metrics::default());
+        let line = |epoch: u32| format!("[GPU0] Epoch {epoch} | Batchsize: 32 | Steps: 64");
+        picker.lines(&[line(7), line(8)], Instant::now());
+        let all = shown(picker.due(Instant::now(), true));
+        assert_eq!((all.env_step, all.counter), (None, Some(ShownCounter { unit: "epoch".into(), at: 8.0 })));
+        assert_eq!(
+            all.progress.map(|progress| (progress.done, progress.unit)),
+            Some((8, "epoch".to_owned()))
+        );
     }
 
     #[test]

@@ -323,9 +323,7 @@ impl LoggedRow {
         let mut row = LoggedRow { counter, ..LoggedRow::default() };
         row.values.env_step = step.map(|(_, at)| at as u64);
         for (name, value) in values {
-            let is_counter =
-                matches!(meanings.of(name), Some(Meaning::Step | Meaning::Epoch | Meaning::Iteration));
-            if !is_counter {
+            if !meanings.of(name).is_some_and(Meaning::is_count) {
                 row.values.add(name, *value);
             }
         }

@@ -226,7 +226,7 @@ fn suspension(agent: &proc::ProcStat) -> Option<HintedError> {
         Some(HintedError::new(format!("the agent of this run (process {pid}) is {how}"), hint))
     };
     match agent.state {
-        'T' => return error("stopped".into(), format!("resume it with `kill -CONT {pid}` on {host}")),
+        'T' => return error("suspended".into(), format!("resume it with `kill -CONT {pid}` on {host}")),
         't' => {
             let tracer = proc::tracer(pid);
             return error(

@@ -267,6 +267,7 @@ impl Observers {
         }
         let admitted = record.map(|record| self.arbiter.admit(record, |name| picker.source(name), now));
         let mut events = admitted.unwrap_or_default();
+        events.extend(self.arbiter.decided_evaluations(now, last));
         if let Some(text) = self.arbiter.summary(now, last).filter(|text| *text != self.summary) {
             self.summary.clone_from(&text);
             events.push(RecordEvent::Notice { text });

@@ -243,7 +243,7 @@ fn report_restart(
     // The checkpoint of the stop is known now.
     let started =
         if start.requested().as_deref() == Some(LATEST) { origin::began(&end.model) } else { start };
-    output.detail(&format!("  {}", started.text()));
+    output.detail(&format!("  {}", Standing::of(&end.model).begins(&started)));
     output.record(|| {
         json!({
             "kind": "restarted",

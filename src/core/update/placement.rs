@@ -9,7 +9,7 @@
 use super::{policy, transition};
 use crate::event::Effect;
 use crate::model::{CheckpointModel, EventTone, HostModel};
-use crate::origin::StartPoint;
+use crate::origin::{Standing, StartPoint};
 use crate::placement::{FileCopy, KnownSave, PlacementFacts, PlacementStep};
 use crate::report::RunOutcome;
 use crate::run::RunStage;
@@ -315,7 +315,8 @@ fn fall_back(ctx: &mut EventCtx<'_>, error: HintedError) {
     *resume = Some(next.path.clone());
     let name = next.path.rsplit('/').next().unwrap_or(&next.path);
     let start = StartPoint::at(name, next.path.as_str(), next.step());
-    let text = format!("{}: generation {generation} {}", error.error, start.text());
+    let begins = Standing::of(ctx.model).begins(&start);
+    let text = format!("{}: generation {generation} {begins}", error.error);
     ctx.model.checkpoints.retain(|saved| !is_gone(saved));
     ctx.session.run.placed = None;
     ctx.note(EventTone::Warn, text);

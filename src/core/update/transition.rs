@@ -207,7 +207,8 @@ pub(super) fn launched_from(ctx: &EventCtx<'_>, from: Option<String>, next: Opti
 pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     ctx.session.run.by_policy = next.by_policy;
     let from = launched_from(ctx, next.from, next.plan.as_ref());
-    let start = Standing::of(ctx.model).started(from.as_deref());
+    let standing = Standing::of(ctx.model);
+    let begins = standing.begins(&standing.started(from.as_deref()));
     if let Some(plan) = next.plan {
         install(ctx.model, &plan);
         ctx.model.plan = Some(plan);
@@ -216,7 +217,7 @@ pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     (run.stopping, run.restart_at) = (None, None);
     (run.ended, run.ended_time, run.outcome, run.exit_code) = (None, None, None, None);
     let generation = next_generation(run.generation);
-    ctx.note(EventTone::Info, format!("generation {generation} {}", start.text()));
+    ctx.note(EventTone::Info, format!("generation {generation} {begins}"));
     (ctx.session.run.facts, ctx.session.run.change) = (EndFacts::default(), None);
     await_hosts(ctx, generation, from);
 }

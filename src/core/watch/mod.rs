@@ -26,6 +26,8 @@
 //!   line. The iterations of a script are a guess of its hook and prove nothing (DISAGREE-1).
 //! - WATCH-4: a critical verdict that an inspection has confirmed stands until its rank makes a step, calls a
 //!   collective, or another inspection shows another wait. Samples alone do not clear it.
+//! - WATCH-5: a warning about a wait stands until its rank makes progress, or until it has not been found for 5 s: a
+//!   program that sleeps in a loop computes in between.
 //! - A critical verdict needs two samples a second apart without any progress, except for hard facts and
 //!   differing calls.
 #![deny(clippy::wildcard_enum_match_arm)]
@@ -256,6 +258,7 @@ impl Detector {
             verdicts.entry((verdict.verdict, verdict.rank, None)).or_insert(verdict);
         }
         self.verdicts.keep_confirmed(&mut verdicts, &run, awake_ms);
+        self.verdicts.keep_warned(&mut verdicts, &run, awake_ms);
         verdicts.values_mut().for_each(|verdict| apply_policy(&run, verdict, limits));
         let suspects = run.inspectable(&findings.suspects);
         let stale: Vec<Rank> = run

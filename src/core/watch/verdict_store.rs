@@ -4,7 +4,7 @@
 use crate::reason::{OnVerdict, Proof, Reason};
 use crate::report::{Severity, VerdictKind, VerdictReport};
 use crate::watch::history::program;
-use crate::watch::history::run_view::{RankView, RunView, SeenWait};
+use crate::watch::history::run_view::{RankView, RunView, SeenProgress, SeenWait};
 use crate::watch::patterns::stragglers;
 use rankdeck_types::ids::{NodeRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,15 @@ struct ConfirmedVerdict {
     works_since: Option<u64>,
 }
 
+/// A warning about a wait (WATCH-5).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct StandingWarning {
+    key: VerdictKey,
+    progress: SeenProgress,
+    /// Since when no tick has found it.
+    absent_since: Option<u64>,
+}
+
 /// All verdicts of a generation.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct VerdictStore {
@@ -70,6 +79,9 @@ pub(crate) struct VerdictStore {
     /// By culprit.
     #[serde(default)]
     confirmed: BTreeMap<Rank, ConfirmedVerdict>,
+    /// By culprit.
+    #[serde(default)]
+    warned: BTreeMap<Rank, StandingWarning>,
     #[serde(rename = "told")]
     reported: BTreeMap<VerdictKey, ReportedVerdict>,
     #[serde(rename = "doubts")]
@@ -174,6 +186,42 @@ impl VerdictStore {
                 && let Some(wait) = run.view(rank).and_then(RankView::seen_wait)
             {
                 self.confirmed.insert(rank, ConfirmedVerdict { key: *key, wait, works_since: None });
+            }
+        }
+    }
+
+    /// Puts back warnings about waits that a single sample does not show while their rank makes no progress, and
+    /// remembers new ones (WATCH-5).
+    pub fn keep_warned(
+        &mut self,
+        found: &mut BTreeMap<VerdictKey, VerdictReport>,
+        run: &RunView<'_>,
+        awake_ms: u64,
+    ) {
+        let conditions = &self.conditions;
+        self.warned.retain(|rank, warned| {
+            let stands = |view: &&RankView<'_>| view.fresh && view.alive() && view.halted_ms().is_none();
+            let Some(view) = run.view(*rank).filter(stands) else { return false };
+            if found.keys().any(|key| key.1 == Some(*rank) && is_about_a_wait(key.0)) {
+                return false;
+            }
+            let absent_since = *warned.absent_since.get_or_insert(awake_ms);
+            let is_over = awake_ms.saturating_sub(absent_since) >= SWITCH_MS;
+            let Some(before) = conditions.get(&warned.key).filter(|_| !is_over) else { return false };
+            if view.seen_progress() != warned.progress {
+                return false;
+            }
+            let latency_s = before.latency_s.max(view.still_ms() as f64 / 1000.0);
+            found.insert(warned.key, VerdictReport { latency_s, ..before.clone() });
+            true
+        });
+        for (key, verdict) in found.iter() {
+            if let Some(rank) =
+                key.1.filter(|_| verdict.severity == Severity::Amber && is_about_a_wait(key.0))
+                && !self.warned.contains_key(&rank)
+                && let Some(progress) = run.view(rank).map(RankView::seen_progress)
+            {
+                self.warned.insert(rank, StandingWarning { key: *key, progress, absent_since: None });
             }
         }
     }

@@ -305,16 +305,13 @@ impl Work {
             }
             Work::Lost { path, env_step, steps, seconds, .. } => {
                 let steps = steps.map(|steps| format!("{} steps", words::count(steps)));
-                let seconds = seconds.map(words::duration);
-                format!(
-                    "lost: what came after {}{}{}",
-                    ending_of(path),
-                    listed(vec![step(env_step)]),
-                    match steps.into_iter().chain(seconds).collect::<Vec<_>>() {
-                        lost if lost.is_empty() => String::new(),
-                        lost => format!(", {}", lost.join(", ")),
-                    }
-                )
+                let lost = match (steps, seconds.map(words::duration)) {
+                    (Some(steps), Some(seconds)) => format!("{steps} ({seconds})"),
+                    (Some(steps), None) => steps,
+                    (None, Some(seconds)) => format!("{seconds} of work"),
+                    (None, None) => "the work".to_owned(),
+                };
+                format!("lost {lost} since {}{}", ending_of(path), listed(vec![step(env_step)]))
             }
             Work::NeverSaved => "no checkpoint was seen".to_owned(),
             Work::Unknown => "checkpoints unknown".to_owned(),

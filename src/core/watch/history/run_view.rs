@@ -181,14 +181,22 @@ pub(crate) struct RankView<'a> {
     pub recent: OnceCell<ProgressDelta>,
 }
 
+/// How far the program of a rank is: it has done something if this has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SeenProgress {
+    /// Collectives entered and left.
+    collectives: (u64, u64),
+    steps: u64,
+    phase: Option<(Phase, u64)>,
+}
+
 /// The wait of a rank as an inspection has seen it. It is another wait once the rank has made a step or called a
 /// collective, and once another inspection shows another place or another end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SeenWait {
-    collectives: (u64, u64),
-    steps: u64,
-    phase: Option<(Phase, u64)>,
+    progress: SeenProgress,
     /// The function of the program.
     function: String,
     /// What it waits for.
@@ -314,14 +322,21 @@ impl RankView<'_> {
         if inspection.began_ms > 0 { self.history.mono_ms.saturating_sub(inspection.began_ms) } else { 0 }
     }
 
-    /// The wait that its inspection shows; `None` as long as none shows where it is.
-    pub fn seen_wait(&self) -> Option<SeenWait> {
-        let inspection = self.inspection()?;
+    /// How far its program is.
+    pub fn seen_progress(&self) -> SeenProgress {
         let page = self.page();
-        Some(SeenWait {
+        SeenProgress {
             collectives: page.map_or((0, 0), |page| (page.collective.entered, page.collective.left)),
             steps: page.map_or(0, |page| page.updates),
             phase: page.map(|page| (page.phase, page.phase_progress)),
+        }
+    }
+
+    /// The wait that its inspection shows; `None` as long as none shows where it is.
+    pub fn seen_wait(&self) -> Option<SeenWait> {
+        let inspection = self.inspection()?;
+        Some(SeenWait {
+            progress: self.seen_progress(),
             function: inspections::user_function(inspection)?,
             end: inspection.obstacle.as_ref().map(Obstacle::name).unwrap_or_default(),
             sleeps: inspection.awaited_sleep_ms.or(inspection.os.sleep_left_ms).is_some(),

@@ -722,6 +722,19 @@ fn polling_loop_is_a_warning_with_its_line() {
     insta::assert_snapshot!("polling", verdict.reason);
 }
 
+/// An evaluation that sleeps between two calls of a model.
+#[test]
+fn watch_5_warning_outlives_a_busy_sample() {
+    let c = script(FREE, 120_000, &|at, sample, inspection| {
+        polls(at, sample, inspection);
+        if (at / 250).is_multiple_of(37) {
+            (sample.state, sample.wchan) = ('R', String::new());
+        }
+        sample.signals.main.as_mut().unwrap().cpu_us += at / 9_000 * 200_000;
+    });
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::Polling)]);
+}
+
 #[test]
 fn polling_loop_is_critical_after_its_patience() {
     red(&script(FREE, 620_000, &polls), Reason::Polling);

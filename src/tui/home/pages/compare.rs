@@ -99,17 +99,21 @@ impl ComparePage {
         let compared = &home.compared;
         let name = compared.runs.iter().map(|run| text::width(&run.run)).max().unwrap_or(0);
         // The name makes room for the numbers.
-        let name = name.clamp(8, 34).min(usize::from(area.width).saturating_sub(69).max(8));
+        let room = usize::from(area.width).saturating_sub(60);
+        let has_last = room >= name.clamp(8, 34) + 9;
+        let name = name.clamp(8, 34).min(room.saturating_sub(if has_last { 9 } else { 0 }).max(8));
         let right = |text: &str, cells: usize| cx.right(text, cells);
+        // The latest evaluation is the first column to go.
+        let last = |text: &str| if has_last { format!(" {}", right(text, 8)) } else { String::new() };
         let head = format!(
-            "    {} {} {} {} {} {} {} {}",
+            "    {} {} {} {} {} {}{} {}",
             cx.left("RUN", name),
             cx.left("OUTCOME", 9),
             right("STEPS", 8),
             right("STEPS/S", 8),
             right("TIME", 8),
             right("RETURN", 8),
-            right("EVAL", 8),
+            last("EVAL"),
             right("BEST EVAL", 9)
         );
         let number = |value: Option<f64>| value.map_or(NONE.into(), text::value);
@@ -121,14 +125,14 @@ impl ComparePage {
                 false => compared.groups.iter().position(|group| group.runs.contains(&at)).unwrap_or(at),
             };
             let cells = format!(
-                "{} {} {} {} {} {} {} {}",
+                "{} {} {} {} {} {}{} {}",
                 cx.left(&run.run, name),
                 cx.left(&outcome(home, run), 9),
                 right(&run.env_step.map_or(NONE.into(), |n| text::count_in(n, 7)), 8),
                 right(&run.steps_per_s.map_or(NONE.into(), text::si), 8),
                 right(&words::duration(run.duration_s), 8),
                 right(&number(run.last_return), 8),
-                right(&number(run.last_eval), 8),
+                last(&number(run.last_eval)),
                 right(&number(run.best_eval()), 9)
             );
             let sign = Span::styled(format!("  {} ", letter(curve)), style(cx, curve));

@@ -150,7 +150,12 @@ fn tabs(ctx: &Ctx<'_>, buf: &mut Buffer) {
     if hosts > 0 {
         groups.push(vec![ctx.s(words::plural(hosts, "host"), Role::Text)]);
     }
-    let mut right = fit(ctx, groups, usize::from(area.width).saturating_sub(taken + 2));
+    let room = usize::from(area.width).saturating_sub(taken + 2);
+    // How many ranks there are matters more than how they are connected.
+    if groups.len() > 2 && width(&fit(ctx, groups.clone(), room)) <= width(&groups[0]) {
+        groups.remove(0);
+    }
+    let mut right = fit(ctx, groups, room);
     right.push(Span::raw(" "));
     put_right(buf, area, 0, taken, right);
 }
