@@ -1,7 +1,7 @@
 """Healthy programs of many kinds, one a function: none may ever get a red verdict or be ended.
 
-`python healthy.py NAME` runs one for ever as a rank (RANK, WORLD_SIZE and MASTER_* are set). Those of the first group are odd in how they
-use collectives or optimizers, those of the second wait long for somebody else, those of the third are ordinary ones. LONG have pauses of
+`python healthy.py NAME` runs one without end as a rank (RANK, WORLD_SIZE and MASTER_* are set). Those of the first group are odd in how they
+use collectives or optimizers, those of the second wait long for an outside party, those of the third are ordinary ones. LONG have pauses of
 minutes.
 """
 import asyncio, concurrent.futures, contextlib, datetime, fcntl, gc, multiprocessing, os, pathlib, queue, random, socket, subprocess, sys, tempfile, threading, time
@@ -277,7 +277,7 @@ def target_network():
                 slow.lerp_(fast, 0.01)
 
 
-# Somebody else takes long.
+# The other side is slow.
 
 def server(seconds):
     """A server that answers each line after some time; returns its port."""
@@ -300,7 +300,7 @@ def serve_for_ever(pipe, seconds):
 
 
 def remote(seconds):
-    """The same in a process of its own, which is no child that anybody waits for."""
+    """The same in a separate process that the program never waits for."""
     here, there = multiprocessing.Pipe()
     multiprocessing.get_context("fork").Process(target=serve_for_ever, args=(there, seconds), daemon=True).start()
     return here.recv()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Most checkpoints that are known, the latest.
 const KNOWN: usize = 4096;
-/// Files that are found so long after a checkpoint may belong to it, such as those of an optimizer; seconds.
+/// Files found within this time after a checkpoint may belong to it, such as an optimizer's; seconds.
 const TOGETHER_S: f64 = 10.0;
 /// Most files of a checkpoint that are summed, and deepest directory.
 const FILES: usize = 10_000;

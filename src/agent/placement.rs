@@ -308,7 +308,7 @@ impl Placement {
 }
 
 /// Removes copies that a generation from `from` does not continue (PLACE-2). A script would find them, and go on
-/// where the others begin anew.
+/// where the others start from scratch.
 pub(crate) fn forget_copies(paths: &RunPaths, from: Option<&str>) {
     let all = copies(paths);
     let stays = |copy: &CopiedFile| from.is_some_and(|from| copy.path.starts_with(from));

@@ -176,7 +176,7 @@ pub(crate) fn path_of(paths: &RunPaths, name: &str) -> Option<PathBuf> {
         Component::Normal(part) => part.to_str().filter(|part| !SKIPPED.contains(part)),
         _ => None,
     });
-    // As it is listed: another spelling of a name is none.
+    // As listed: another spelling of a name does not match.
     let is_plain = parts.collect::<Option<Vec<&str>>>().is_some_and(|parts| parts.join("/") == name);
     let path = work.folder.join(name);
     let is_hidden = work.in_place && name.starts_with('.');

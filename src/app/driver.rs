@@ -559,7 +559,7 @@ impl Driver {
         self.try_send(node, command);
     }
 
-    /// Once the run is being stopped, an agent that somebody has stopped is resumed. A link that is not connected
+    /// Once the run is being stopped, a suspended agent is resumed. A link that is not connected
     /// would wait for it otherwise.
     fn resume_agents(&mut self) {
         let was = std::mem::replace(&mut self.resuming, self.core.model().run.stopping.is_some());

@@ -123,7 +123,7 @@ impl LineWriter {
         }
     }
 
-    /// Waits until everything is read, or nothing was read for so long. Cancel-safe.
+    /// Waits until everything is read, or nothing was read for this long. Cancel-safe.
     pub(crate) async fn written(&self, patience: Duration) {
         loop {
             let moved = self.shared.wake.notified();

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - END-1: an exception that ended the main program is a failure, whatever the exit code.
-//! - END-2: what a stop causes is no failure: a signal of the stop, `KeyboardInterrupt`, a connection that a
+//! - END-2: what a stop causes is not a failure: a signal of the stop, `KeyboardInterrupt`, a connection that a
 //!   rank which stopped earlier has closed.
-//! - END-3: a crash of the interpreter after the main program has returned is no failure.
-//! - END-4: a limit of `--until` that is reached while a critical verdict stands is no success.
+//! - END-3: a crash of the interpreter after the main program has returned is not a failure.
+//! - END-4: a limit of `--until` that is reached during a critical verdict is not a success.
 
 use crate::exit_message::ExitMessage;
 use crate::report::RunOutcome;

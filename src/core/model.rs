@@ -909,7 +909,7 @@ impl RankModel {
         Some(format!("{count} of its own: world {world}, backend {}", words::clean(backend)))
     }
 
-    /// Its process ended by a failure; what a stop causes is none.
+    /// Its process ended by a failure; what a stop causes does not count.
     pub fn failed(&self) -> bool {
         match (&self.life, self.end) {
             (RankLife::Exited(_), Some(end)) => end.is_failure(),

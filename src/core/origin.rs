@@ -762,7 +762,7 @@ mod tests {
             all.len()
         };
         assert_eq!(left(1, Some("40")), 1, "host 0 has not sent `40` yet");
-        assert_eq!(left(0, Some("40")), 0, "it is none of its own");
+        assert_eq!(left(0, Some("40")), 0, "it is not one of its own");
         assert_eq!((left(1, None), left(0, None)), (0, 0), "from scratch");
         assert_eq!(left(1, Some("best")), 1);
     }

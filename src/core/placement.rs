@@ -16,9 +16,9 @@ use rankdeck_types::words::{bytes, duration};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Parts of a checkpoint are saved within so many seconds of each other.
+/// Parts of a checkpoint are saved within this many seconds of each other.
 const PARTS_S: f64 = 900.0;
-/// A file that was written within so many seconds of a report is what was reported, on a shared disk.
+/// A file written within this many seconds of a report is the reported one, on a shared disk.
 const REPORT_S: f64 = 30.0;
 
 /// A file to copy.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Times of one host's files and records may differ by so much, seconds.
 const CLOCK_S: f64 = 0.05;
-/// A file that changed so long after the report of it was written again, seconds.
+/// A file that changed this long after its report was written again, seconds.
 pub(crate) const AGAIN_S: f64 = 1.0;
 
 /// A checkpoint file that a host has found.
@@ -198,7 +198,7 @@ mod tests {
         else {
             panic!("it ended by itself")
         };
-        // A time that is not known is no time.
+        // An unknown time is not shown.
         let Work::Lost { seconds: None, .. } = work(&[reported(0.0, 9, 0)], &[], nothing) else { panic!() };
     }
 

@@ -271,7 +271,7 @@ fn is_title(cell: &str) -> bool {
     begins && cell.len() <= NAME && cell.chars().all(is_part) && cell.split(' ').count() <= 5
 }
 
-/// The values of a line that is no part of a table.
+/// The values of a line outside a table.
 fn values(text: &str, meanings: &Meanings) -> Option<Reading> {
     if !text.bytes().any(|byte| byte.is_ascii_digit()) && !text.contains("nan") && !text.contains("inf") {
         return None;

@@ -16,7 +16,7 @@ const LABEL: usize = 40;
 const UNIT: usize = 16;
 /// Largest amount: all integers up to it are exact.
 const AMOUNT: f64 = 9e15;
-/// A bar that was not seen for so long no longer stands for the run.
+/// A bar not seen for this long no longer stands for the run.
 const STALE: Duration = Duration::from_secs(60);
 /// The same for a slow one, in steps of it.
 const STALE_STEPS: f64 = 3.0;
@@ -159,7 +159,7 @@ fn finish<'a>(
     let Amount { done, total, unit, scale, head } = amount;
     let (rate, rate_unit) = rate(speed, scale);
     let unit = if rate_unit.is_empty() { unit } else { rate_unit };
-    // A download is no progress of the program.
+    // A download is not the program's progress.
     let is_bytes = unit.ends_with('B') && unit.len() <= 3;
     if is_bytes || total.is_some_and(|total| total == 0 || done > total) {
         return None;

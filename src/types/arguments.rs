@@ -56,7 +56,7 @@ fn replace(words: &mut [String], from: usize, key: &str, value: &str, template: 
         } else if word.starts_with('-') && is_same(word.trim_start_matches('-')) {
             let is_value = words.get(at + 1).is_some_and(|next| {
                 let is_option = next.starts_with('-') && next.parse::<f64>().is_err();
-                // A flag before a positional argument is no option with a value.
+                // A flag before a positional argument is not an option with a value.
                 let is_number = |text: &str| text.parse::<f64>().is_ok();
                 !is_option && (!is_flag(value) || is_flag(next) || is_number(value) && is_number(next))
             });

@@ -45,7 +45,7 @@ struct Wrapper {
     subcommand: &'static str,
     /// Options with a value in the next word.
     valued: &'static [&'static str],
-    /// Words before the command that are no options.
+    /// Words before the command that are not options.
     words: usize,
 }
 

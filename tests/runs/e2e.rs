@@ -339,7 +339,7 @@ fn hangup_detaches_and_another_console_stops() {
     assert!(bench.rank_processes().is_empty());
 }
 
-/// Nobody reads its lines.
+/// Its lines are not read.
 #[test]
 fn one_signal_ends_attach_with_unread_stdout() {
     use std::os::fd::AsRawFd;

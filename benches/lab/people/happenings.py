@@ -252,7 +252,7 @@ def child():
 
 
 def worker_dies():
-    """A sibling holds the other end, too, so that nothing tells this program of the death."""
+    """A sibling holds the other end, too, so this program gets no notice of the death."""
     worker, pipe = WORKERS[0]
     worker.kill()
     pipe.recv()

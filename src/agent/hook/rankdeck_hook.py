@@ -137,7 +137,7 @@ class Hook:
                 known[1][8] = None
 
     def group(self, given):
-        """The page's entry of a process group, `None` where this rank is no member."""
+        """The page's entry of a process group, `None` if this rank is not a member."""
         if given is None and self.world is not None:
             return self.world
         module = self.module

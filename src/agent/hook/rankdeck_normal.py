@@ -2,7 +2,7 @@
 
 Owner: the rank's interpreter, which loads this with the module that it watches; `rankdeck_weights` takes their fingerprints. Nothing is kept alive.
 
-Batch normalization is none of them: its statistics are local by design, or DistributedDataParallel broadcasts rank 0's at each forward pass and
+Batch normalization is not included: its statistics are local by design, or DistributedDataParallel broadcasts rank 0's at each forward pass and
 every rank adds its own batch to them. The same holds for other buffers of such a module.
 """
 

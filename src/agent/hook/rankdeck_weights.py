@@ -134,7 +134,7 @@ class Weights:
         return len(parameters) != len(self.pointers) or any(p.data_ptr() != at for p, at in zip(parameters, self.pointers))
 
     def scan(self):
-        """Chooses the elements: up to so many of each parameter, at a fixed stride. Its lane is the place of a parameter among all."""
+        """Chooses the elements: up to a fixed number of each parameter, at a fixed stride. Its lane is the place of a parameter among all."""
         parameters = self.parameters()
         self.pointers = [parameter.data_ptr() for parameter in parameters]
         self.views, self.lanes, self.buffer = [], [], None

@@ -51,10 +51,10 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 const SEARCH_ROUND: Duration = Duration::from_secs(30);
 const SEARCH_ENTRIES: usize = 5_000;
 const SEARCH_PATIENCE: Duration = Duration::from_millis(50);
-/// A file, and a directory of files, are complete when they have not changed for so long.
+/// A file, and a directory of files, are complete when they have not changed for this long.
 const SETTLED: Duration = Duration::from_secs(1);
 const SETTLED_FOLDER: Duration = Duration::from_secs(5);
-/// A file that changed so long after the report of it was written again.
+/// A file that changed this long after its report was written again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Most other runs that are looked at.
 const RUNS: usize = 256;
@@ -102,7 +102,7 @@ impl CheckpointNames {
             return folder.to_owned();
         }
         let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
-        // The directory of the ranks is none, whatever lies in it.
+        // The ranks' directory is not a checkpoint, whatever it contains.
         let folder = path.parent().filter(|folder| is_shard && !self.folder.starts_with(folder));
         folder.unwrap_or(path).to_owned()
     }
@@ -123,7 +123,7 @@ struct FilesState {
     /// Ranks write where this process cannot see it.
     hidden: bool,
     since: Option<SystemTime>,
-    /// The run's directory; those of others, beside it, are not searched.
+    /// The run's directory; other runs' directories next to it are not searched.
     run_dir: PathBuf,
     names: CheckpointNames,
     folders: BTreeSet<PathBuf>,
@@ -725,7 +725,7 @@ mod tests {
         files.lock().written.insert(at("model.pt"));
         search_now(&files);
         assert!(recorded(&files, made.path(), 9).is_empty(), "it is open");
-        // Closed, and beside it another one that no look has seen open.
+        // Closed, and next to it another one that no scan has found open.
         files.lock().written.clear();
         files.lock().closed.insert(at("model.pt"));
         write(at("other.pt"), "123").unwrap();

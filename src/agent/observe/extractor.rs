@@ -28,7 +28,7 @@ const SHAPES: usize = 256;
 const COUNTS: usize = 64;
 /// Between two records of nothing but progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
-/// A table without a new row for so long is complete.
+/// A table without a new row for this long is complete.
 const TABLE_END: Duration = Duration::from_secs(1);
 /// Largest step: all integers up to it are exact.
 const STEP: f64 = 9e15;

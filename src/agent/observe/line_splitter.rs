@@ -16,7 +16,7 @@ pub(crate) const LINE_BYTES: usize = 4096;
 const ROWS: usize = 16;
 /// Longest escape sequence that is understood.
 const ESCAPE: usize = 16;
-/// After so many newlines below a display it is over.
+/// A display ends after this many newlines below it.
 const CALM: usize = 8;
 
 /// Cuts bytes into lines.
@@ -80,7 +80,7 @@ impl LineSplitter {
         }
     }
 
-    /// Number of the line that is being written: so many newlines have come.
+    /// Number of the line that is being written: the count of newlines so far.
     pub fn newlines(&self) -> u64 {
         self.newlines
     }

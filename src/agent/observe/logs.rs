@@ -73,7 +73,7 @@ const RUSH_ROUND: Duration = Duration::from_millis(20);
 /// Between two rounds, and at most while nothing is written: every round takes time from the ranks' cores.
 const ROUND: Duration = Duration::from_millis(200);
 const CALM_ROUND: Duration = Duration::from_millis(500);
-/// Rows of a display that nothing has written over for so long are lines.
+/// Rows of a display that nothing has overwritten for this long are lines.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// Consecutive lines of one rank.

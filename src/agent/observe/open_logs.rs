@@ -40,7 +40,7 @@ pub(super) enum LogKind {
 }
 
 impl LogKind {
-    /// Returns the kind of a file by its path; `None` if it is no log of values.
+    /// Returns the kind of a file by its path; `None` if it is not a log of values.
     pub fn of(path: &str) -> Option<LogKind> {
         let name = path.rsplit('/').next().unwrap_or(path);
         if name.contains("events.out.tfevents") {

@@ -1,6 +1,6 @@
 //! Reads files with rows of values as they grow: CSV with a header, and JSON Lines.
 //!
-//! - ROWS-1: a file that is written anew is read anew, without the rows that were read before: some loggers rewrite
+//! - ROWS-1: a file that is rewritten is read again, without the rows that were read before: some loggers rewrite
 //!   theirs when a column comes.
 
 use crate::observe::open_logs::LogKind;
@@ -27,7 +27,7 @@ pub(super) struct RowReader {
     head: Vec<u8>,
     head_at: u64,
     columns: Vec<String>,
-    /// Rows given so far, and rows seen since the file was begun anew.
+    /// Rows given so far, and rows seen since the file was last rewritten.
     given: u64,
     seen: u64,
 }

@@ -1,7 +1,7 @@
 //! How long a stop waits for ranks: one function of times, milliseconds on the agent's monotonic clock.
 //!
 //! A program is asked by one signal, and by another one if it handles two (PROGRAM-4). The wait for each begins
-//! anew with every sign of life. Invariants:
+//! again at every heartbeat. Invariants:
 //! - LIFE-5: the grace counts from the latest sign: the ranks' last progress, or a checkpoint file that grew.
 //!   A stop takes no longer than `launch.stop_limit_s`, or the grace if that is longer.
 //! - LIFE-6: a clean stop waits for an iteration under way: at least one and a half times the longest that

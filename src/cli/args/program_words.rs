@@ -40,7 +40,7 @@ fn place_of(argv: &[OsString], cli: &clap::Command) -> Option<(usize, Option<&'s
     (!is_taken).then(|| Some((at, interpreter_of(argv.get(at)?.to_str()?)?))).flatten()
 }
 
-/// Returns the index of the first word that is no option and no value of one; `None` if there is none, or if the
+/// Returns the index of the first word that is neither an option nor its value; `None` if there is none, or if the
 /// user has separated the program.
 fn next_word(argv: &[OsString], from: usize, commands: &[&clap::Command]) -> Option<usize> {
     let mut at = from;
@@ -70,7 +70,7 @@ fn takes(arg: &clap::Arg, word: &str) -> bool {
     is_named && arg.get_action().takes_values() && !arg.is_require_equals_set()
 }
 
-/// Returns the interpreter of a program, if it needs one; `None` for what is no program.
+/// Returns the interpreter of a program, if it needs one; `None` if it is not a program.
 fn interpreter_of(word: &str) -> Option<Option<&'static str>> {
     if word.ends_with(".py") {
         return Some(Some("python3"));

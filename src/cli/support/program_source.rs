@@ -1,6 +1,6 @@
 //! Reads the source of a user's program: the command, and the files on this machine that it leads to.
 //!
-//! The source may be elsewhere, or use a name in a way that is not found: no match is no proof.
+//! The source may be elsewhere, or use a name in a way that is not found: a missing match proves nothing.
 
 use rankdeck_config::ExperimentSource;
 use rankdeck_proto::regular;

@@ -104,7 +104,7 @@ impl FoundRun<'_> {
     }
 }
 
-/// How long an excluded host, or one that nobody named, is waited for.
+/// How long to wait for an excluded host, or for one that was not named.
 const BRIEFLY: Duration = Duration::from_secs(5);
 
 /// Loads hosts.toml.
@@ -166,7 +166,7 @@ fn list_args(host: &Host) -> Vec<String> {
     ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec()
 }
 
-/// Lists the runs of hosts that nobody named: without prompts, and each within [`BRIEFLY`].
+/// Lists the runs of hosts that were not named: without prompts, and each within [`BRIEFLY`].
 async fn list_briefly(hosts: &[Host]) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
     let (binary, prompter) = (own_binary()?, Arc::new(prompt::NoPrompts));
     let call = |host: &Host| {

@@ -359,7 +359,7 @@ fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
     }))
 }
 
-/// The end of ranks that were no run of one program shows it: nobody may have seen the warning.
+/// The end of ranks that were no run of one program shows it: the warning may have gone unnoticed.
 fn with_separate_programs(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
     let is_known = ctx.session.run.facts.recorded_ending.is_some() || ending.outcome == RunOutcome::Failed;
     let Some(ranks) = separate_programs(ctx.model, 0).filter(|_| !is_known) else { return ending };

@@ -212,7 +212,7 @@ fn judge(ctx: &EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEnd<'_>
     JudgedEnd { how, usage, message, sent }
 }
 
-/// A program that ends by itself so long after a signal does it for another reason, seconds.
+/// A program that ends by itself this long after a signal ends for another reason, seconds.
 const AFTER_SIGNAL_S: f64 = 30.0;
 
 /// The signal from a console that a rank ended by: that very signal, or an end soon after one that ends

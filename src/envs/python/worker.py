@@ -202,10 +202,10 @@ def named(text, key):
 
 
 class Vector:
-    """A vector environment that somebody else makes: of `env.vector`, or EnvPool's.
+    """A vector environment made by other code: by `env.vector`, or EnvPool.
 
     Such environments reset in the step in which an episode ends (SAME_STEP, and Gymnasium 0.29), or in the one after it (NEXT_STEP), which
-    then is no step of theirs.
+    then does not count as a step.
     """
 
     def __init__(self, config):

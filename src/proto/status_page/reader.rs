@@ -274,7 +274,7 @@ impl View {
         }
     }
 
-    /// Returns the milliseconds from a time of this page to `now_ns`. A time of 0 is none: a writer that was
+    /// Returns the milliseconds from a time of this page to `now_ns`. A time of 0 is not a time: a writer that was
     /// stopped in the middle has not written it yet, and the latest change of the page is near.
     pub fn age_ms(&self, then: u64, now_ns: u64) -> u64 {
         let then = if then == 0 { self.body.heartbeat_ns } else { then };

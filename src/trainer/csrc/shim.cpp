@@ -246,7 +246,7 @@ int32_t rankdeck_graph_begin(int32_t index, GraphHandle** out, ErrorText* error)
     cuda->synchronizeDevice(device.index());
     handle = new GraphHandle{{}, cuda->exchangeStream(captures)};
     graph.construct(handle->object, false);
-    // Thread-local: what other threads do meanwhile (polling events of collectives) is no part of it and
+    // Thread-local: what other threads do meanwhile (polling events of collectives) is not part of it and
     // does not harm it.
     constexpr int kThreadLocal = 1;
     graph.begin(handle->object, pool, kThreadLocal);

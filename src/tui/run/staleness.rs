@@ -27,7 +27,7 @@ pub struct RunFigures {
     pub unit: String,
     /// Label of that bar; may be empty.
     pub label: String,
-    /// So many per second at the latest report; `None` before they are measured.
+    /// Rate per second at the latest report; `None` before they are measured.
     pub per_s: Option<f64>,
     /// Seconds to the target.
     pub eta_s: Option<f64>,

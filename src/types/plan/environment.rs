@@ -1,8 +1,8 @@
 //! The environment of one rank, with its only author: [`rank_environment`].
 //!
 //! Layers, later ones win: what the agent inherits; torchrun's variables and the device; the user's (experiment,
-//! host, console); then, where nobody has set them, defaults; then lists that the host extends; and rankdeck's
-//! own variables, which nobody else sets.
+//! host, console); then, where they are unset, defaults; then lists that the host extends; and rankdeck's
+//! own variables, which only rankdeck sets.
 //!
 //! - PLAIN-1: a run of one rank that is to be an ordinary process has none of torchrun's variables. A run that
 //!   shrinks to one rank keeps them.
@@ -175,7 +175,7 @@ fn user_variables(
         plain.map(|(name, value)| (name, values.filled(&value))).collect();
     let requested = host.map(|planned| RequestedVariables::new(&launch, &planned.host)).unwrap_or_default();
     for (name, value) in passed.reveal() {
-        // A value of the console is no template; what stands around it is.
+        // A value from the console is not a template; the text around it is.
         let value = if requested.is_per_rank(name) { values.filled(value) } else { value.to_owned() };
         all.insert(name.to_owned(), value);
     }

@@ -84,7 +84,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// It explains no wait: the run goes on, though not as meant.
+    /// It explains no wait: the run keeps running, though not as intended.
     pub fn is_advice(&self) -> bool {
         matches!(
             self,

@@ -41,13 +41,13 @@ const LIMIT_FAULTS: f64 = 50.0;
 const BLOCKED_MS: u64 = 1_000;
 /// Wait after which an idle rank that has not joined the rendezvous is named.
 pub(crate) const RENDEZVOUS_MS: u64 = 10_000;
-/// How long somebody at the other end of a connection may take, at the least.
+/// The shortest time that the other end of a connection is given.
 const REMOTE_MS: u64 = 60_000;
 /// How long a polling loop may last, at the least, once others at its line have ended.
 const POLLING_MS: u64 = 60_000;
 /// Inspections in a row that must have seen a thread asleep at the same line, with other sleeps between them.
 const POLLS: u32 = 3;
-/// A lock is certain after so long, and so many times the longest wait at its line.
+/// A lock is certain after this time, and this multiple of the longest wait at its line.
 const OUTLASTED_MS: u64 = 3_600_000;
 const OUTLASTED: u64 = 10;
 
@@ -165,7 +165,7 @@ struct LateRankCheck<'a> {
     signless: bool,
     /// It waits for a process that a signal has stopped: its usual wait there means nothing.
     stopped: bool,
-    /// Others have waited so long that an explained wait becomes a warning.
+    /// Others have waited long enough that an explained wait becomes a warning.
     shown: bool,
     phase: Option<Phase>,
     waits_in: KernelWait,
@@ -476,7 +476,7 @@ fn awaits_nobody(inspection: &Inspection) -> bool {
     }
 }
 
-/// The wait ends at somebody at the other end of a connection.
+/// The wait ends at the other end of a connection.
 fn remote(view: &RankView<'_>) -> bool {
     let obstacle = view.current_inspection().and_then(|inspection| inspection.obstacle.as_ref());
     matches!(obstacle, Some(Obstacle::Connection { .. } | Obstacle::Listener { .. }))

@@ -94,7 +94,7 @@ pub(crate) fn assess(
 }
 
 /// The rank is blocked in its collective: by its own page, or in a script by an inspection. The hook counts an
-/// asynchronous collective as entered while the program goes on.
+/// asynchronous collective as entered while the program keeps running.
 fn is_seen_waiting(view: &RankView<'_>) -> bool {
     let is_blocked = || view.inspection().is_some_and(inspections::is_in_collective);
     view.waiting().is_some() && (view.phase().is_some() || is_blocked())

@@ -65,7 +65,7 @@ pub(crate) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
 }
 
 /// Something of the program works: its main thread, storage, its GPU, or what it waits for. To wake up and sleep
-/// again is no work.
+/// again is not work.
 pub(crate) fn works(view: &RankView<'_>) -> bool {
     let moved = view.moved();
     if view.cpu_share() > IDLE || view.never_sleeps() {

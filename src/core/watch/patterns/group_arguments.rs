@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Milliseconds for which variables that contradict the plan are reported after the group has formed.
 const NAMED_MS: u64 = 60_000;
-/// Ranks of which each steps an optimizer for so long have had the time to form a group, ms.
+/// Ranks that have each stepped an optimizer for this long had time to form a group, ms.
 pub(crate) const SEPARATE_MS: u64 = 60_000;
 
 /// What arguments of `init_process_group` exclude.
@@ -163,7 +163,7 @@ pub(crate) fn deviation(model: &Model, rank: Rank) -> Option<String> {
 pub(crate) fn separate_programs(model: &Model, least_ms: u64) -> Option<Vec<Rank>> {
     let is_alone = |rank: &RankModel| {
         let page = rank.sample.as_ref()?.page.as_ref()?;
-        // A group of one that the rank has formed is none with other ranks.
+        // A rank's group of one does not include other ranks.
         let alone = page.group_arguments.as_ref().is_none_or(|given| {
             given.world_size == Some(1) && page.groups.iter().all(|group| group.size <= 1)
         });

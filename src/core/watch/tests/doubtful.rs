@@ -601,7 +601,7 @@ fn stopped_worker_on_busy_host_is_detected_in_time() {
     }
 }
 
-// Waits that somebody else ends, and the patience that a run learns for each line.
+// Waits that an outside party ends, and the patience that a run learns for each line.
 
 /// The main thread reads from a connection, at a line of the program.
 fn asks_a_server(_: u64, sample: &mut RankSample, inspection: &mut Inspection) {
@@ -629,7 +629,7 @@ fn remote_wait_is_a_warning_with_peer_and_line() {
     let verdict = verdicts(&c).remove(0);
     assert!(verdict.latency_s < 7.0 && at(&verdict) == "/w/reward.py:9 in f", "{verdict:?}");
     insta::assert_snapshot!("remote_wait", verdict.reason);
-    // Nobody answers.
+    // No reply arrives.
     let c = script(FREE, 70_000, &asks_a_server);
     assert_eq!(reds(&c), [(Some(1), Reason::WaitsForPeer)]);
 }
@@ -665,7 +665,7 @@ fn patience_2_stopped_time_is_not_learned() {
     assert_eq!(all, [(Some(1), Reason::Stopped), (Some(1), Reason::WaitsForPeer)]);
 }
 
-/// Healthy programs that ask somebody else: each was red after five seconds once.
+/// Healthy programs that wait for an outside party: each was once critical after five seconds.
 #[test]
 fn wait_for_slow_helpers_is_never_critical() {
     type Helper = fn(u64, &mut RankSample, &mut Inspection);

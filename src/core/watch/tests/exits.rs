@@ -212,7 +212,7 @@ fn p25_rank_blocking_teardown_is_reported_in_time() {
         (page.done, page.total) = if rank == 1 { (0, 0) } else { (1, 1) };
     }
     expect(&alarm(&mut c, 6_500), Some(1), Reason::TeardownStall);
-    // All have come: whatever keeps them, it is none of them.
+    // All have arrived: whatever delays them is not one of them.
     let mut c = trained(2);
     for rank in 0..4 {
         let page = page(&mut c, rank);

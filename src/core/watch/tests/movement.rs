@@ -505,7 +505,7 @@ fn watch_3_silence_of_hours_never_becomes_certain_by_itself() {
     assert_eq!(reds(&c).len(), 2, "reported once more: {:?}", c.verdicts());
 }
 
-/// What an idle writer of events waits in is no evidence about the rank.
+/// What an idle writer of events waits in is not evidence about the rank.
 #[test]
 fn native_frames_are_of_main_thread() {
     let of = |main: &[(&str, &str)]| {

@@ -21,7 +21,7 @@ fn moving(sample: &mut RankSample, now: u64, hook: bool) {
     sample.wchan = String::new();
 }
 
-/// Nothing moves on any rank for so long.
+/// Nothing moves on any rank for this long.
 fn still(c: &mut Cluster, ms: u64, hook: Option<u64>, wchan: &str) {
     let since = c.now.0;
     drive(c, ms, |_, now, sample| {

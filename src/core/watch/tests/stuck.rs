@@ -419,7 +419,7 @@ fn obstacle_is_named_with_line() {
             wchan,
             Inspection { obstacle: Some(obstacle), threads: threads(), ..Inspection::default() },
         );
-        // Somebody at the other end of a connection may take their time.
+        // The other end of a connection may be slow.
         let severity = if reason == Reason::WaitsForPeer { Severity::Amber } else { Severity::Red };
         assert_eq!((verdict.reason_code, verdict.severity), (reason, severity), "{}", verdict.reason);
         assert_eq!(at(&verdict), "/w/train.py:9 in f");

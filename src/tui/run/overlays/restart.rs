@@ -189,7 +189,7 @@ fn ask(model: &Model, view: &mut ViewState, order: Order, now: Timestamp) {
     }
 }
 
-/// The begin of the line of a question about the code.
+/// The start of the line with the code choice.
 const CODE_LINE: &str = "code: ";
 
 /// What files are to be read for the open form, or for the open question about a restart.

@@ -81,7 +81,7 @@ fn unsynchronized_gradients_are_reported_after_first_step() {
         });
         assert_eq!(grounds(&found), Some((DriftConfidence::NeverEqual, 1, vec![])));
     }
-    // The same seen from a later step on is no proof of anything.
+    // The same seen from a later step on proves nothing.
     let found = run(2, 30, |rank, step| {
         (step > 4)
             .then(|| taken(step, &together(step * (1 + u64::from(rank))), step as f64 * f64::from(rank)))
