@@ -10,14 +10,15 @@ use super::{
     ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Spec,
     StepOutcome, Streams, VectorEnv,
 };
+use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Once, OnceLock};
 
 const VERSION: u32 = 1;
 const MOST_DIMS: usize = 4;
@@ -87,34 +88,46 @@ fn inside<T>(function: &'static CStr, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Names the function that crashed; then the signal takes its usual course.
+/// Signals of a crash; `abort` is how assertions, the allocator and uncaught exceptions end.
+const CRASHES: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+
+/// What these signals did before.
+static BEFORE: [OnceLock<libc::sigaction>; CRASHES.len()] = [const { OnceLock::new() }; CRASHES.len()];
+
+/// Names the function that crashed and puts the action back that the signal had before: the faulting instruction
+/// runs again and meets that, such as the one that replaces lost pages of the status page. `abort` goes on by itself.
 extern "C" fn crashed(signal: c_int) {
     let function = INSIDE.load(Ordering::Relaxed);
-    // SAFETY: `write`, `strlen`, `signal` and `raise` are async-signal-safe; the text is a constant that ends in
-    // NUL.
+    // SAFETY: `write`, `strlen` and `sigaction` are async-signal-safe; the text is a constant that ends in NUL.
     unsafe {
         if !function.is_null() {
-            let say = |text: &[u8]| libc::write(2, text.as_ptr().cast(), text.len());
-            say(b"error: the library of env.library crashed in ");
+            let print = |text: &[u8]| libc::write(2, text.as_ptr().cast(), text.len());
+            print(b"error: the library of env.library crashed in ");
             libc::write(2, function.cast(), libc::strlen(function));
-            say(b"\n");
+            print(b"\n");
         }
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
+        let place = CRASHES.iter().position(|crash| *crash == signal);
+        match place.and_then(|place| BEFORE[place].get()) {
+            Some(before) => drop(libc::sigaction(signal, before, null_mut())),
+            None => drop(libc::signal(signal, libc::SIG_DFL)),
+        }
     }
 }
 
 fn watch_crashes() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+        for (signal, before) in CRASHES.iter().zip(&BEFORE) {
             // SAFETY: the handler calls async-signal-safe functions only. It runs on the alternate stack that Rust
             // has made, so that an overflow of the stack is reported, too.
             unsafe {
+                let mut known: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(*signal, std::ptr::null(), &mut known);
+                let _ = before.set(known);
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = crashed as extern "C" fn(c_int) as libc::sighandler_t;
                 action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER;
-                libc::sigaction(signal, &action, null_mut());
+                libc::sigaction(*signal, &action, null_mut());
             }
         }
     });
@@ -273,10 +286,7 @@ impl EnvLibrary {
         let batch = inside(c"rankdeck_env_create", || unsafe { (self.create)(self.options.as_ptr(), count) });
         let batch = NonNull::new(batch)
             .ok_or_else(|| self.succeeded(1, "rankdeck_env_create").err().unwrap_or(EnvError::Abandoned))?;
-        let seed = |index: usize| {
-            let words = streams.words(index);
-            u64::from(words[0]) | u64::from(words[1]) << 32
-        };
+        let seed = |index: usize| Generator::from_words(&streams.words(index)).next_u64();
         let mut vector = LibraryVector {
             observations: AlignedBuffer::new(&self.spec, envs),
             last: AlignedBuffer::new(&self.spec, envs),
@@ -591,6 +601,14 @@ mod tests {
         assert_eq!(all.observations().f32().unwrap()[4..], *second.observations().f32().unwrap());
         let (all, second) = (played(&mut *all, 2, 60), played(&mut *second, 4, 60));
         assert!(all.iter().zip(&second).all(|(all, second)| all.0[4..] == second.0[..]));
+        // Each environment has episodes of its own.
+        let (mut twins, mut outcome) = (vector(&env, 2, 0), StepOutcome::new(whole.spec(), 2));
+        let differ = (0..60).any(|step| {
+            twins.step(Actions::Discrete(&[step % 4, step % 4]), &mut outcome).unwrap();
+            let seen = twins.observations().f32().unwrap();
+            seen[..2] != seen[2..]
+        });
+        assert!(differ);
     }
 
     #[test]

@@ -629,9 +629,14 @@ impl Env {
 
     /// Returns the code that it loads: modules of its id, wrappers and factory, and its library.
     pub fn modules(&self) -> Vec<&str> {
-        let wrappers = self.wrappers.iter().flatten().map(String::as_str);
-        let named = std::iter::once(self.id.as_str()).chain(wrappers).chain(self.vector.as_deref());
-        named.filter_map(|name| Some(name.split_once(':')?.0)).chain(self.library.as_deref()).collect()
+        // A wrapper or factory without `:` would be imported as a whole.
+        let module = |name: &'_ str| name.split_once(':').map_or(name.len(), |(module, _)| module.len());
+        let imported = self.wrappers.iter().flatten().map(String::as_str).chain(self.vector.as_deref());
+        let own = self.id.split_once(':').map(|(module, _)| module);
+        own.into_iter()
+            .chain(imported.map(|name| &name[..module(name)]))
+            .chain(self.library.as_deref())
+            .collect()
     }
 
     /// Returns whether the id is that of an Atari game of ale-py.

@@ -188,12 +188,18 @@ def described(observation, action):
 def named(text, key):
     """What `module:name` names."""
     import importlib
+    import types
 
     module, _, name = text.partition(":")
+    if not name:
+        raise Refused("env.%s: %r names no attribute of a module" % (key, text), "write it as `module:name`")
     try:
         found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
+            # What a module imports is not part of it.
+            if isinstance(found, types.ModuleType) and not found.__name__.startswith(module + "."):
+                raise AttributeError("%s is another module" % found.__name__)
     except ModuleNotFoundError as error:
         raise Refused("%s: %s" % (sys.executable, error), "install the package, or set PYTHONPATH in launch.env to the folder of the module")
     except AttributeError as error:
@@ -227,12 +233,14 @@ class Vector:
         self.seeds = [int(seed) for seed in config["small_seeds"]]
         self.first_env = config["first_env"]
         envs = config["envs"]
-        if self.env is not None and self.envs == envs:
+        # EnvPool takes its seeds only when it is made.
+        if self.env is not None and self.count == envs and not (self.pool and self.seeds[:1] != self.seeded):
             return
-        self.envs = envs
+        self.config, self.count, self.seeded = config, envs, self.seeds[:1]
         if self.env is not None:
             self.env.close()
         self.env = None
+        self.fresh = True
         if config["vector"]:
             self.env = named(config["vector"], "vector")(num_envs=envs, **config["kwargs"])
             self.pool = False
@@ -265,6 +273,11 @@ class Vector:
 
     def reset(self, shared):
         self.ended[:] = False
+        if self.pool and not self.fresh:
+            # Its generators go on at a reset: the same episodes begin in a new one only.
+            self.seeded = None
+            self.resize(self.config)
+        self.fresh = False
         seen, _ = self.env.reset() if self.pool else self.env.reset(seed=self.seeds)
         self.put(shared.observations, seen)
         shared.moves += 1
@@ -295,6 +308,10 @@ class Vector:
 
     def picture(self):
         return None
+
+    @property
+    def envs(self):
+        return [self.env]
 
 
 class Single:

@@ -96,8 +96,8 @@ impl ContinuousLayout {
             actions,
             actor,
             critics,
-            scale: low.iter().zip(high).map(|(low, high)| (high - low) / 2.0).collect(),
-            bias: low.iter().zip(high).map(|(low, high)| (high + low) / 2.0).collect(),
+            scale: low.iter().zip(high).map(|(low, high)| high / 2.0 - low / 2.0).collect(),
+            bias: low.iter().zip(high).map(|(low, high)| high / 2.0 + low / 2.0).collect(),
         })
     }
 

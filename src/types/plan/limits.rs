@@ -30,10 +30,13 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
 fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     let mut found = Vec::new();
     let id = env.id.as_str();
-    let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&id);
+    // Of a library or a factory, the id is a name only.
+    let is_name = env.library.is_some() || env.vector.is_some();
+    let builtin = !is_name && env.is_builtin() && BUILTIN_ENVS.contains(&id);
+    let atari = !is_name && env.is_atari();
     let continuous = CONTINUOUS.contains(&id);
     let (name, actions) = (learn.name(), learn.actions());
-    if (builtin || env.is_atari()) && actions == ActionKind::Continuous && !continuous {
+    if (builtin || atari) && actions == ActionKind::Continuous && !continuous {
         found.push(PlanError::new(
             "learn.algorithm",
             format!("`{name}` needs continuous actions; `{id}` has discrete actions"),
@@ -75,6 +78,13 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
                 format!("remove `env.{key}`"),
             ));
         }
+    }
+    if env.max_episode_steps.is_some() && (env.vector.is_some() || id.starts_with(ENVPOOL)) {
+        found.push(PlanError::new(
+            "env.max_episode_steps",
+            "`env.max_episode_steps` has no effect: the vector environment limits its own episodes",
+            "pass the limit in `env.kwargs`, for example `max_episode_steps = 500`",
+        ));
     }
     let images = policy.network != NetworkKind::Mlp;
     if images && (builtin || actions == ActionKind::Continuous) {

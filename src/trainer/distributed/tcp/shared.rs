@@ -219,6 +219,10 @@ impl SharedLink {
                 // There may be more.
                 Ok(read) => self.slept = read == rings.len(),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                // It ended without reading what woke it: its records are in the ring.
+                Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+                    self.closed = true;
+                }
                 Err(error) => return Err(lost(self.peer, &error.to_string().to_lowercase())),
             }
         }
