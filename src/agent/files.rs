@@ -449,7 +449,9 @@ fn checkpoints_inside(own: &Path, nodes: &[RunPaths]) -> (Vec<FileEntry>, bool) 
         let Ok(below) = path.strip_prefix(own) else { return };
         let Some(text) = below.to_str() else { return };
         let top = text.split('/').next().unwrap_or_default();
-        let is_internal = top == FETCHED || top.starts_with("node") || top.starts_with("console");
+        let node = top.strip_prefix("node").unwrap_or_default();
+        let is_node = !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_digit());
+        let is_internal = top == FETCHED || is_node || top.starts_with("console");
         if data.len() == 0 || !(is_known(below) || !is_internal && is_checkpoint_name(text)) {
             return;
         }

@@ -290,6 +290,12 @@ impl CheckpointFiles {
                 modified,
             })
             .collect();
+        // Whatever is complete is reported, or known already.
+        let is_settled = |found: &&FoundCheckpoint| {
+            now.duration_since(found.modified).is_ok_and(|age| age >= SETTLED_FOLDER)
+        };
+        let settled: BTreeSet<PathBuf> =
+            found.iter().filter(is_settled).map(|found| found.path.clone()).collect();
         // What has gone was renamed or removed.
         let there: BTreeSet<PathBuf> = closed.into_iter().filter(|path| path.exists()).collect();
         let (mut own, seen, run_dir) = {
@@ -312,7 +318,9 @@ impl CheckpointFiles {
             state.recorded.insert(found.path.clone(), (found.bytes, found.modified));
         }
         let recorded: BTreeSet<&PathBuf> = own.iter().map(|found| &found.path).collect();
-        state.closed.retain(|path| there.contains(path) && !recorded.contains(path));
+        state
+            .closed
+            .retain(|path| there.contains(path) && !recorded.contains(path) && !settled.contains(path));
         own.iter().map(|found| state.file(found, is_seen(found))).collect()
     }
 

@@ -75,12 +75,13 @@ pub(crate) fn set_aside(
     moved.sort_by_key(|reported| Path::new(&reported.path).is_symlink());
     let mut kept: BTreeMap<PathBuf, usize> = BTreeMap::new();
     placement::forget_copies(paths, from);
+    let place = format!("node{}", paths.node);
     for (reported, is_continued) in replaced.chain(moved.into_iter().map(|reported| (reported, false))) {
         let path = Path::new(&reported.path);
         if !path.is_absolute() || !is_shared(path) || shared.iter().any(|folder| folder.starts_with(path)) {
             continue;
         }
-        let folder = keep(path, reported.generation, is_continued).map_err(|error| {
+        let folder = keep(path, reported.generation, is_continued, &place).map_err(|error| {
             format!(
                 "cannot keep checkpoint {} of generation {}: {error} (move it away, then restart)",
                 clean(&reported.path),
@@ -99,12 +100,12 @@ pub(crate) fn set_aside(
 
 /// Moves what is under a path, of this generation, to `genN/` next to it.
 pub(crate) fn keep_aside(path: &Path, generation: Generation) -> io::Result<()> {
-    keep(path, generation, false).map(drop)
+    keep(path, generation, false, "").map(drop)
 }
 
-/// Moves or copies a checkpoint; returns the directory where it is now. `None`: nothing was there, or a copy is
+/// Moves or copies a checkpoint; `place` names the copy of this host while it is made. Returns the directory where it is now. `None`: nothing was there, or a copy is
 /// there already.
-fn keep(path: &Path, generation: Generation, is_continued: bool) -> io::Result<Option<PathBuf>> {
+fn keep(path: &Path, generation: Generation, is_continued: bool, place: &str) -> io::Result<Option<PathBuf>> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -127,9 +128,14 @@ fn keep(path: &Path, generation: Generation, is_continued: bool) -> io::Result<O
             Ok(_) if is_continued && is_same(path, &there, DEPTH)? => return Ok(None),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                match is_continued {
-                    true => copy_whole(path, &there)?,
-                    false => std::fs::rename(path, &there)?,
+                let kept = match is_continued {
+                    true => copy_whole(path, &there, place),
+                    false => std::fs::rename(path, &there),
+                };
+                match kept {
+                    // Another host of the same disk was faster.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    kept => kept?,
                 }
                 File::open(&folder)?.sync_all()?;
                 return Ok(Some(folder));
@@ -141,9 +147,10 @@ fn keep(path: &Path, generation: Generation, is_continued: bool) -> io::Result<O
 }
 
 /// Copies a file or directory; `to` appears when it is complete.
-fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_whole(from: &Path, to: &Path, place: &str) -> io::Result<()> {
     let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = to.with_file_name(format!(".{name}.tmp"));
+    // Hosts that share a disk copy at the same time.
+    let temporary = to.with_file_name(format!(".{name}.{place}.tmp"));
     // Of a copy that was interrupted.
     remove(&temporary)?;
     let copied = copy(from, &temporary, DEPTH).and_then(|()| std::fs::rename(&temporary, to));

@@ -568,7 +568,7 @@ impl Drill<'_> {
             let _ = console.until_end(&mut self.signals, self.start + STOPPING).await;
             return;
         };
-        if console.events.end.is_none() {
+        if console.events.end.as_ref().is_none_or(|end| !end.proved) {
             let limit = Duration::try_from_secs_f64(self.stop_s).unwrap_or_default().saturating_add(STOPPING);
             for more in [&["--yes"][..], &["--yes", "--kill"]] {
                 let words = self.command("stop", &run, more);
@@ -577,7 +577,8 @@ impl Drill<'_> {
                 self.interrupted |= waited == Waited::Interrupted;
                 if let Some(end) = stop.events.end.take() {
                     let is_proved = end.proved;
-                    console.events.end = console.events.end.take().or(Some(end));
+                    let known = console.events.end.take().filter(|known| known.proved || !is_proved);
+                    console.events.end = known.or(Some(end));
                     if is_proved {
                         break;
                     }

@@ -202,7 +202,12 @@ struct RunRemoval {
 impl RunRemoval {
     /// Names the checkpoints that exist only there (REMOVE-1).
     fn refusal(&self, run: &str) -> Option<Failure> {
-        let (host, _) = self.unfetched.first()?;
+        let hint = format!("`rankdeck fetch {run}` copies them; `--with-results` removes them");
+        let Some((host, _)) = self.unfetched.first() else {
+            // Those that are listed were fetched; of the others it is not known.
+            let error = format!("run {run} has more checkpoints than are compared with what was fetched");
+            return self.more.then(|| Failure::usage(clean(&error)).hint(hint));
+        };
         let here = self.unfetched.iter().filter(|(name, _)| name == host);
         let names: Vec<&str> = here.take(CHECKPOINTS).map(|(_, file)| file.path.as_str()).collect();
         let more = match self.unfetched.len() - names.len() {
@@ -212,7 +217,6 @@ impl RunRemoval {
         };
         let names = names.join(", ");
         let error = format!("run {run} has checkpoints that exist only on {host}: {names}{more}");
-        let hint = format!("`rankdeck fetch {run}` copies them; `--with-results` removes them");
         Some(Failure::usage(clean(&error)).hint(hint))
     }
 }
@@ -259,16 +263,20 @@ impl RemovalPlan<'_> {
         let mut sum = Removal::default();
         let (mut kept, mut first) = (0, None);
         for located in std::mem::take(&mut self.chosen) {
-            let would = self.on_hosts(&located, true).await?;
-            if let Some(refusal) = would.refusal(&located.run).filter(|_| !self.args.with_results) {
-                if !self.is_prune {
-                    return Err(refusal);
+            let would = self.on_hosts(&located, true).await.and_then(|would| {
+                match would.refusal(&located.run).filter(|_| !self.args.with_results) {
+                    Some(refusal) => Err(refusal),
+                    None => Ok(would.sum),
                 }
-                kept += 1;
-                first.get_or_insert(refusal);
-                continue;
-            }
-            let would = would.sum;
+            });
+            let would = match would {
+                Err(refusal) if self.is_prune => {
+                    kept += 1;
+                    first.get_or_insert(refusal);
+                    continue;
+                }
+                would => would?,
+            };
             output.detail(&format!(
                 "{}  {} in {}",
                 located.run,

@@ -31,8 +31,6 @@ const DOT_CELLS: usize = 4;
 const LIST_LEAST: u16 = 22;
 /// Most cells of it.
 const LIST_MOST: u16 = 40;
-/// Cells that an entry of the list keeps for its name next to its value.
-const NAME: usize = 8;
 /// Cells that a chart keeps for its name next to the values at the cursor.
 const SHORT: usize = 8;
 /// Cells next to a name in it.
@@ -243,9 +241,9 @@ fn entry(ctx: &ChartsCtx<'_>, name: &str, series: &Series, width: u16) -> Line<'
     let short = label(name);
     let unique = model.charts().filter(|(other, _)| label(other) == short).count() == 1;
     let called = if unique { short } else { name };
-    // A long name gives way to a value, but not to its absence.
+    // The names matter more than the last digits.
     let room = usize::from(width).saturating_sub(text::width(&last) + 5);
-    let (room, last) = match text::width(called) > room && (last == text::NONE || room < NAME) {
+    let (room, last) = match text::width(called) > room {
         true => (usize::from(width).saturating_sub(4), String::new()),
         false => (room, last),
     };
