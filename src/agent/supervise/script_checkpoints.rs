@@ -417,7 +417,7 @@ mod tests {
         run.saves(0, "best.pt", "a");
         create_dir_all(run.path("gen0")).unwrap();
         write(run.path("gen0/best.pt"), "of the user").unwrap();
-        write(run.path("gen0/.best.pt.1.tmp"), "half").unwrap();
+        write(run.path("gen0/.best.pt.1.node0.tmp"), "half").unwrap();
         run.restarts(1, Some("best.pt")).unwrap();
         assert_eq!(run.files(), ["best.pt=a", "gen0/best.pt.1=a", "gen0/best.pt=of the user"]);
     }
