@@ -95,7 +95,7 @@ const CRASHES: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SI
 static BEFORE: [OnceLock<libc::sigaction>; CRASHES.len()] = [const { OnceLock::new() }; CRASHES.len()];
 
 /// Names the function that crashed and puts the action back that the signal had before: the faulting instruction
-/// runs again and meets that, such as the one that replaces lost pages of the status page. `abort` goes on by itself.
+/// runs again and meets that, such as the one that replaces lost pages of the status page. `abort` raises its signal again by itself.
 extern "C" fn crashed(signal: c_int) {
     let function = INSIDE.load(Ordering::Relaxed);
     // SAFETY: `write`, `strlen` and `sigaction` are async-signal-safe; the text is a constant that ends in NUL.

@@ -134,7 +134,7 @@ fn keep(path: &Path, generation: Generation, is_continued: bool, place: &str) ->
                 };
                 match kept {
                     // Another host of the same disk was faster.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    Err(_) if std::fs::symlink_metadata(path).is_err_and(is_gone) => return Ok(None),
                     kept => kept?,
                 }
                 File::open(&folder)?.sync_all()?;
@@ -144,6 +144,10 @@ fn keep(path: &Path, generation: Generation, is_continued: bool, place: &str) ->
         }
     }
     Err(io::Error::other(format!("{} has {NAMES} of that name", folder.display())))
+}
+
+fn is_gone(error: io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Copies a file or directory; `to` appears when it is complete.
