@@ -17,7 +17,7 @@ use crate::results::{self, FileState, FoundResults};
 use crate::supervise::work_folder;
 use rankdeck_proto::files::{
     CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, CHECKPOINT_VERSION, CheckpointHeader, FETCHED, FileEntry, FilePiece,
-    OTHER_FILES, Removal, RunCheckpoints, RunFiles, WORK_FILES, WorkPlace, is_checkpoint_name,
+    OTHER_FILES, Removal, RunCheckpoints, RunFiles, WORK_FILES, WorkDirectory, is_checkpoint_name,
 };
 use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_proto::{regular, trust};
@@ -185,7 +185,7 @@ fn add_outside(paths: &RunPaths, started: f64, found: &mut RunFiles) {
     let mut listed: BTreeSet<PathBuf> = BTreeSet::new();
     let results = results::find(paths);
     if let Some(FoundResults { work, state, settled }) = &results {
-        found.work = Some(WorkPlace {
+        found.work = Some(WorkDirectory {
             folder: work.folder.display().to_string(),
             in_place: work.in_place,
             mark: work.mark.clone(),

@@ -89,7 +89,7 @@ impl Translation {
 
 /// What an option becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meaning {
+enum OptionEffect {
     /// The number of ranks per host.
     RanksPerHost,
     /// The number of ranks over all hosts.
@@ -125,7 +125,7 @@ enum Meaning {
     Refused(&'static str),
 }
 
-use Meaning::{
+use OptionEffect::{
     Capitals, Dropped, Export, File, Gpus, Hosts, Include, Module, NoLocalRank, NoPython, Pair, Ranks,
     RanksPerHost, Refused, Restarts, Switch, Variable,
 };
@@ -136,14 +136,14 @@ struct LauncherOption {
     names: &'static [&'static str],
     /// How many words follow as its value.
     values: usize,
-    meaning: Meaning,
+    meaning: OptionEffect,
 }
 
-const fn flag(names: &'static [&'static str], meaning: Meaning) -> LauncherOption {
+const fn flag(names: &'static [&'static str], meaning: OptionEffect) -> LauncherOption {
     LauncherOption { names, values: 0, meaning }
 }
 
-const fn valued(names: &'static [&'static str], meaning: Meaning) -> LauncherOption {
+const fn valued(names: &'static [&'static str], meaning: OptionEffect) -> LauncherOption {
     LauncherOption { names, values: 1, meaning }
 }
 
@@ -343,7 +343,7 @@ pub fn translate(words: &[String], read: FileReader<'_>) -> Result<Option<Transl
 }
 
 /// How a launcher is called.
-struct Call {
+struct LauncherCall {
     name: String,
     /// Words before the launcher, such as `uv run`.
     before: Vec<String>,
@@ -354,7 +354,7 @@ struct Call {
 }
 
 /// Finds the launcher that a command starts.
-fn find(words: &[String]) -> Option<(&'static Launcher, Call)> {
+fn find(words: &[String]) -> Option<(&'static Launcher, LauncherCall)> {
     let at = CommandParts::of(words)?.program;
     let word = words.get(at)?;
     let before = words.get(..at)?.to_vec();
@@ -382,13 +382,13 @@ fn find(words: &[String]) -> Option<(&'static Launcher, Call)> {
     // `accelerate config` launches nothing.
     let needs = launcher.name == "accelerate" && !is_python(word);
     (!needs || words.get(at + 1).is_some_and(|word| word == "launch"))
-        .then_some((launcher, Call { name, before, python, options }))
+        .then_some((launcher, LauncherCall { name, before, python, options }))
 }
 
 /// A command line that is being read.
 struct Parsed<'a> {
     launcher: &'static Launcher,
-    call: &'a Call,
+    call: &'a LauncherCall,
     made: Translation,
     is_module: bool,
     is_program: bool,
@@ -400,7 +400,7 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    fn new(launcher: &'static Launcher, call: &'a Call) -> Parsed<'a> {
+    fn new(launcher: &'static Launcher, call: &'a LauncherCall) -> Parsed<'a> {
         let env = launcher.env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let ranks = launcher.ranks.map(|ranks| (String::new(), RankCount::PerHost(ranks)));
         let made =

@@ -10,7 +10,7 @@
 use crate::exit_message::ExitMessage;
 use crate::report::RunOutcome;
 use crate::run::EndCause;
-use rankdeck_proto::message::{Ending, Exit, FailureKind, FinishReason};
+use rankdeck_proto::message::{Exit, FailureKind, FinishReason, RunEnd};
 use rankdeck_types::exit::SIGABRT;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words::signal_name;
@@ -50,7 +50,7 @@ impl RankEnd {
 
 /// What is known about the end of a rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RankEvidence<'a> {
+pub(crate) struct EndEvidence<'a> {
     pub exit: &'a Exit,
     /// Its own error message.
     pub message: &'a ExitMessage,
@@ -71,8 +71,8 @@ pub(crate) struct RankEvidence<'a> {
 }
 
 /// How a rank ended.
-pub(crate) fn of_rank(evidence: &RankEvidence<'_>) -> RankEnd {
-    let RankEvidence { exit, message, raised, returned, usage, sent, stopping, ending, stop_signal } =
+pub(crate) fn of_rank(evidence: &EndEvidence<'_>) -> RankEnd {
+    let EndEvidence { exit, message, raised, returned, usage, sent, stopping, ending, stop_signal } =
         evidence;
     let kind = message.kind();
     // Libraries abort the process when a connection breaks, and an interpreter that an exception ended may
@@ -120,28 +120,28 @@ pub(crate) struct RunEvidence<'a> {
 }
 
 /// How a run ended.
-pub(crate) fn of_run(evidence: &RunEvidence<'_>) -> Ending {
+pub(crate) fn of_run(evidence: &RunEvidence<'_>) -> RunEnd {
     let RunEvidence { cause, ordered, culprit, bad_exit, stuck, finish, signalled } = *evidence;
     let bad = culprit.map(|(text, _)| text).or(bad_exit);
     let failed = |text: &str| {
         let usage = culprit.is_some_and(|(_, usage)| usage);
-        Ending::new(RunOutcome::Failed, if usage { 2 } else { 1 }, text)
+        RunEnd::new(RunOutcome::Failed, if usage { 2 } else { 1 }, text)
     };
     let stopped = |by: String| {
         let text = bad.map_or(by.clone(), |bad| format!("{by}; {bad}"));
-        Ending::new(RunOutcome::Stopped, 130, text)
+        RunEnd::new(RunOutcome::Stopped, 130, text)
     };
     match cause {
         Some(EndCause::Failure) => failed(bad.unwrap_or("a rank failed while it was being stopped")),
-        Some(EndCause::LaunchFailed(text)) => Ending::new(RunOutcome::Failed, 3, text.clone()),
-        Some(EndCause::Stuck(text)) => Ending::new(RunOutcome::Stuck, 4, text.clone()),
+        Some(EndCause::LaunchFailed(text)) => RunEnd::new(RunOutcome::Failed, 3, text.clone()),
+        Some(EndCause::Stuck(text)) => RunEnd::new(RunOutcome::Stuck, 4, text.clone()),
         Some(EndCause::Until(goal)) => match (stuck, bad) {
             // END-4.
             (Some(verdict), _) => {
-                Ending::new(RunOutcome::Stuck, 4, format!("{verdict}, when the run reached {goal}"))
+                RunEnd::new(RunOutcome::Stuck, 4, format!("{verdict}, when the run reached {goal}"))
             }
             (None, Some(bad)) => failed(bad),
-            (None, None) => Ending::new(RunOutcome::Succeeded, 0, format!("reached {goal}")),
+            (None, None) => RunEnd::new(RunOutcome::Succeeded, 0, format!("reached {goal}")),
         },
         Some(EndCause::Requested { by }) if ordered => stopped(format!("stopped by {by}")),
         Some(EndCause::Elsewhere { by }) => stopped(format!("stopped by {by} elsewhere")),
@@ -153,8 +153,8 @@ pub(crate) fn of_run(evidence: &RunEvidence<'_>) -> Ending {
 }
 
 /// No rank failed, and nothing was requested.
-fn by_itself(finish: Option<FinishReason>, signalled: Option<(Rank, i32)>) -> Ending {
-    let succeeded = |reason: &str| Ending::new(RunOutcome::Succeeded, 0, reason);
+fn by_itself(finish: Option<FinishReason>, signalled: Option<(Rank, i32)>) -> RunEnd {
+    let succeeded = |reason: &str| RunEnd::new(RunOutcome::Succeeded, 0, reason);
     match finish {
         Some(FinishReason::StopValue) => succeeded("reached the stop value"),
         Some(FinishReason::Budget) => succeeded("reached the target steps"),
@@ -163,7 +163,7 @@ fn by_itself(finish: Option<FinishReason>, signalled: Option<(Rank, i32)>) -> En
                 || "a signal".to_owned(),
                 |(rank, signal)| format!("{} sent to rank {rank} from a console", signal_name(signal)),
             );
-            Ending::new(RunOutcome::Stopped, 130, format!("all ranks exited after {signal}"))
+            RunEnd::new(RunOutcome::Stopped, 130, format!("all ranks exited after {signal}"))
         }
         None => succeeded("all ranks ended with exit code 0"),
     }
@@ -196,8 +196,8 @@ mod tests {
         raised("RuntimeError", "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1")
     }
 
-    fn end(exit: &Exit, message: &ExitMessage, change: impl Fn(&mut RankEvidence<'_>)) -> RankEnd {
-        let mut evidence = RankEvidence {
+    fn end(exit: &Exit, message: &ExitMessage, change: impl Fn(&mut EndEvidence<'_>)) -> RankEnd {
+        let mut evidence = EndEvidence {
             exit,
             message,
             raised: false,
@@ -233,10 +233,10 @@ mod tests {
     fn end_1_exception_is_a_failure_for_any_exit_code() {
         use RankEnd::*;
         let own = raised("KeyError", "'obs'");
-        let raised = |it: &mut RankEvidence<'_>| it.raised = true;
+        let raised = |it: &mut EndEvidence<'_>| it.raised = true;
         assert_eq!([code(0), code(1)].map(|exit| end(&exit, &own, raised)), [Failed; 2]);
         assert_eq!(end(&code(0), &lost(), raised), Secondary);
-        let stopped = |it: &mut RankEvidence<'_>| (it.raised, it.stopping) = (true, true);
+        let stopped = |it: &mut EndEvidence<'_>| (it.raised, it.stopping) = (true, true);
         assert_eq!(
             [code(0), code(1)].map(|exit| end(&exit, &own, stopped)),
             [Failed; 2],
@@ -250,8 +250,8 @@ mod tests {
     fn end_2_what_a_stop_causes_is_no_failure() {
         use RankEnd::*;
         let none = ExitMessage::default();
-        let stopping = |it: &mut RankEvidence<'_>| it.stopping = true;
-        let ending = |it: &mut RankEvidence<'_>| it.ending = true;
+        let stopping = |it: &mut EndEvidence<'_>| it.stopping = true;
+        let ending = |it: &mut EndEvidence<'_>| it.ending = true;
         for (exit, expected) in [
             (code(0), Done),
             (signal(INT), Stopped),
@@ -266,7 +266,7 @@ mod tests {
         ] {
             assert_eq!(end(&exit, &none, stopping), expected, "{exit:?}");
         }
-        let usr1 = |it: &mut RankEvidence<'_>| (it.stopping, it.stop_signal) = (true, Some(USR1));
+        let usr1 = |it: &mut EndEvidence<'_>| (it.stopping, it.stop_signal) = (true, Some(USR1));
         assert_eq!([signal(USR1), code(138)].map(|exit| end(&exit, &none, usr1)), [Stopped; 2]);
         let interrupt = raised("KeyboardInterrupt", "");
         assert_eq!(end(&code(1), &interrupt, stopping), Stopped);
@@ -274,9 +274,9 @@ mod tests {
         // Peers of a rank that has stopped, before their own order and after it.
         let lost = lost();
         for exit in [code(0), code(1), signal(6)] {
-            let raises = |it: &mut RankEvidence<'_>| it.raised = true;
+            let raises = |it: &mut EndEvidence<'_>| it.raised = true;
             for change in [stopping, ending] {
-                let both = |it: &mut RankEvidence<'_>| {
+                let both = |it: &mut EndEvidence<'_>| {
                     raises(it);
                     change(it);
                 };
@@ -292,13 +292,13 @@ mod tests {
     fn end_3_crash_after_the_work_is_no_failure() {
         use RankEnd::*;
         let none = ExitMessage::default();
-        let returned = |it: &mut RankEvidence<'_>| it.returned = true;
+        let returned = |it: &mut EndEvidence<'_>| it.returned = true;
         for exit in [signal(11), signal(6), signal(7), code(139)] {
             assert_eq!(end(&exit, &none, returned), CrashedAtExit, "{exit:?}");
         }
         assert_eq!(end(&code(1), &none, returned), Failed);
         assert_eq!(end(&signal(9), &none, returned), Hard);
-        let both = |it: &mut RankEvidence<'_>| (it.returned, it.stopping) = (true, true);
+        let both = |it: &mut EndEvidence<'_>| (it.returned, it.stopping) = (true, true);
         assert_eq!(end(&signal(11), &none, both), CrashedAtExit);
     }
 

@@ -12,7 +12,7 @@ use crate::end::{self, RunEvidence};
 use crate::event::StopSource;
 use crate::update::PlacedCheckpoint;
 use crate::work::FoundFile;
-use rankdeck_proto::message::{Ending, FinishReason, StopMode};
+use rankdeck_proto::message::{FinishReason, RunEnd, StopMode};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp, WallTime};
@@ -223,7 +223,7 @@ pub(crate) struct EndFacts {
     pub signalled: Option<(Rank, i32)>,
     /// How the console called the end that launched this generation.
     #[serde(rename = "told")]
-    pub recorded_ending: Option<Ending>,
+    pub recorded_ending: Option<RunEnd>,
     /// When the first agent recorded the order to stop, seconds since the epoch on the console's clock.
     #[serde(default)]
     pub stopped_at: Option<WallTime>,
@@ -509,7 +509,7 @@ impl EndFacts {
     }
 
     /// How the run is called, all hosts having proved their stop.
-    pub fn ending(&self) -> Ending {
+    pub fn ending(&self) -> RunEnd {
         if let Some(ending) = &self.recorded_ending {
             return ending.clone();
         }

@@ -9,7 +9,7 @@ use crate::origin::{LATEST, PlannedCode, Standing};
 use crate::report::ResultsReport;
 use crate::series::Series;
 use rankdeck_proto::lineage::Lineage;
-use rankdeck_proto::message::{Ending, Evaluation, FinishReason, RunOutcome, Work};
+use rankdeck_proto::message::{Evaluation, FinishReason, RunEnd, RunOutcome, Work};
 use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
@@ -348,7 +348,7 @@ fn first_failed<'a>(parts: &[&'a RunEntry]) -> Option<(&'a RunEntry, &'a RankFai
 
 /// What the hosts' records say about the end of a run of which nothing runs.
 enum FoundEnding {
-    Known(Ending),
+    Known(RunEnd),
     /// The records stop before it.
     Unrecorded,
     /// Not all hosts have reported.
@@ -371,14 +371,14 @@ fn ending(parts: &[&RunEntry], silent: bool) -> FoundEnding {
     if let Some((part, failure)) = first_failed(parts) {
         let text = failure_text(&part.host, failure);
         let code = if failure.usage { 2 } else { 1 };
-        return FoundEnding::Known(Ending {
+        return FoundEnding::Known(RunEnd {
             first_failure: Some(text.clone()),
-            ..Ending::new(RunOutcome::Failed, code, text)
+            ..RunEnd::new(RunOutcome::Failed, code, text)
         });
     }
     if sum(|digest| digest.bad_exits) > 0 {
         let text = "a rank failed while it was being stopped";
-        return FoundEnding::Known(Ending::new(RunOutcome::Failed, 1, text));
+        return FoundEnding::Known(RunEnd::new(RunOutcome::Failed, 1, text));
     }
     if silent {
         return FoundEnding::Open;
@@ -389,20 +389,20 @@ fn ending(parts: &[&RunEntry], silent: bool) -> FoundEnding {
     let stopped_by = parts.iter().find_map(|part| part.digest.stop.as_ref());
     FoundEnding::Known(match (finish, stopped_by) {
         (_, Some(by)) if killed => {
-            Ending::new(RunOutcome::Stopped, Ending::KILLED, format!("stopped by {by}: ranks were killed"))
+            RunEnd::new(RunOutcome::Stopped, RunEnd::KILLED, format!("stopped by {by}: ranks were killed"))
         }
         _ if !ended => return FoundEnding::Unrecorded,
         (Some(FinishReason::StopValue), _) => {
-            Ending::clean(RunOutcome::Succeeded, 0, "reached the stop value")
+            RunEnd::clean(RunOutcome::Succeeded, 0, "reached the stop value")
         }
         (Some(FinishReason::Budget), _) => {
-            Ending::clean(RunOutcome::Succeeded, 0, "reached the target steps")
+            RunEnd::clean(RunOutcome::Succeeded, 0, "reached the target steps")
         }
-        (_, Some(by)) => Ending::clean(RunOutcome::Stopped, 130, format!("stopped by {by}")),
+        (_, Some(by)) => RunEnd::clean(RunOutcome::Stopped, 130, format!("stopped by {by}")),
         (Some(FinishReason::Stopped), None) => {
-            Ending::clean(RunOutcome::Stopped, 130, "all ranks exited after a signal")
+            RunEnd::clean(RunOutcome::Stopped, 130, "all ranks exited after a signal")
         }
-        (None, None) => Ending::clean(RunOutcome::Succeeded, 0, "all ranks ended with exit code 0"),
+        (None, None) => RunEnd::clean(RunOutcome::Succeeded, 0, "all ranks ended with exit code 0"),
     })
 }
 
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn ending_recorded_by_console_is_kept() {
-        let ending = Ending::clean(RunOutcome::Succeeded, 0, "reached iters=3");
+        let ending = RunEnd::clean(RunOutcome::Succeeded, 0, "reached iters=3");
         let reported =
             NodeDigest { ending: Some(ending), stop: Some("console".into()), ..Default::default() };
         let mut parts = [part(0, NodeDigest::default()), part(1, reported)];
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn recorded_end_of_a_policy_run_is_final() {
         let mut parts = failed_with_policy();
-        parts[0].digest.ending = Some(Ending::new(RunOutcome::Failed, 1, "giving up"));
+        parts[0].digest.ending = Some(RunEnd::new(RunOutcome::Failed, 1, "giving up"));
         assert!(!is_restarting(&parts.iter().collect::<Vec<_>>(), 1064.0));
         let mut parts = failed_with_policy();
         parts[0].digest.failure = None;

@@ -60,7 +60,7 @@ type Step = unsafe extern "C" fn(*mut c_void, *const c_void, *mut RawOutcome) ->
 type Save = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 type Restore = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut c_void);
-type ErrorText = unsafe extern "C" fn() -> *const c_char;
+type ReadError = unsafe extern "C" fn() -> *const c_char;
 
 /// A library; it stays loaded until the process ends.
 #[derive(Clone)]
@@ -73,7 +73,7 @@ pub(super) struct EnvLibrary {
     destroy: Destroy,
     /// Present if the state can be saved.
     state: Option<(Save, Restore)>,
-    error: Option<ErrorText>,
+    error: Option<ReadError>,
     spec: Spec,
     state_bytes: usize,
 }
@@ -206,7 +206,7 @@ impl EnvLibrary {
                     )
                 }),
                 error: symbol(c"rankdeck_env_error")
-                    .map(|error| std::mem::transmute::<NonNull<c_void>, ErrorText>(error)),
+                    .map(|error| std::mem::transmute::<NonNull<c_void>, ReadError>(error)),
                 spec: Spec::discrete(1, 1),
                 state_bytes: 0,
             }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// A part and its rows in the whole.
-struct Part {
+struct VectorPart {
     vector: Box<dyn VectorEnv>,
     rows: Range<usize>,
     outcome: StepOutcome,
@@ -22,7 +22,7 @@ struct Part {
 /// All parts.
 pub(super) struct PartedVector {
     spec: Spec,
-    parts: Vec<Part>,
+    parts: Vec<VectorPart>,
     envs: usize,
     observations: ObservationBuffer,
 }
@@ -37,7 +37,7 @@ impl PartedVector {
             .map(|vector| {
                 let rows = envs..envs + vector.len();
                 envs = rows.end;
-                Part { outcome: StepOutcome::new(&spec, rows.len()), vector, rows }
+                VectorPart { outcome: StepOutcome::new(&spec, rows.len()), vector, rows }
             })
             .collect();
         let observations = ObservationBuffer::new(&spec, envs);
@@ -49,7 +49,7 @@ impl PartedVector {
     /// Copies what the parts show.
     fn gather(&mut self) {
         let width = self.spec.observation_len();
-        for Part { vector, rows, .. } in &self.parts {
+        for VectorPart { vector, rows, .. } in &self.parts {
             copy_rows(&mut self.observations, vector.observations(), rows, width);
         }
     }
@@ -87,7 +87,7 @@ impl VectorEnv for PartedVector {
             ActionSpace::Discrete { .. } => 1,
             ActionSpace::Continuous { low, .. } => low.len(),
         };
-        for Part { vector, rows, outcome } in &mut self.parts {
+        for VectorPart { vector, rows, outcome } in &mut self.parts {
             let range = rows.start * width..rows.end * width;
             // A wrong number of actions is the part's to refuse.
             let own = match actions {
@@ -102,7 +102,7 @@ impl VectorEnv for PartedVector {
     fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         let width = self.spec.observation_len();
         outcome.episodes.clear();
-        for Part { vector, rows, outcome: own } in &mut self.parts {
+        for VectorPart { vector, rows, outcome: own } in &mut self.parts {
             vector.finish(own)?;
             outcome.rewards[rows.clone()].copy_from_slice(&own.rewards);
             outcome.terminated[rows.clone()].copy_from_slice(&own.terminated);
@@ -119,7 +119,7 @@ impl VectorEnv for PartedVector {
     }
 
     fn retire(&mut self, index: usize) {
-        for Part { vector, rows, .. } in &mut self.parts {
+        for VectorPart { vector, rows, .. } in &mut self.parts {
             if rows.contains(&index) {
                 vector.retire(index - rows.start);
             }
@@ -148,7 +148,7 @@ impl VectorEnv for PartedVector {
 
     fn picture(&mut self, index: usize) -> Result<Option<EnvImage>, EnvError> {
         match self.parts.iter_mut().find(|part| part.rows.contains(&index)) {
-            Some(Part { vector, rows, .. }) => vector.picture(index - rows.start),
+            Some(VectorPart { vector, rows, .. }) => vector.picture(index - rows.start),
             None => Ok(None),
         }
     }
@@ -160,7 +160,7 @@ impl VectorEnv for PartedVector {
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
         let each = self.words_per_env().unwrap_or(0);
-        for Part { vector, rows, .. } in &mut self.parts {
+        for VectorPart { vector, rows, .. } in &mut self.parts {
             vector.restore(words.get(rows.start * each..rows.end * each).unwrap_or_default())?;
         }
         self.gather();

@@ -53,7 +53,7 @@ fn is_rest_of_reply(bytes: &[u8]) -> bool {
 }
 
 /// What stands at the start of the input.
-enum Found {
+enum InputToken {
     /// Nothing of use.
     Nothing,
     Event(Event),
@@ -121,15 +121,15 @@ impl InputDecoder {
             }
             let Some((taken, found)) = first(rest, is_all) else { break };
             match found {
-                Found::Nothing => {}
-                Found::Event(event) => self.events.push_back(event),
-                Found::Reply => {
+                InputToken::Nothing => {}
+                InputToken::Event(event) => self.events.push_back(event),
+                InputToken::Reply => {
                     self.replies.push_back(rest[..taken].to_vec());
                     if self.replies.len() > REPLIES {
                         self.replies.pop_front();
                     }
                 }
-                Found::Paste => self.pasted = Some(Vec::new()),
+                InputToken::Paste => self.pasted = Some(Vec::new()),
             }
             rest = &rest[taken..];
         }
@@ -150,7 +150,7 @@ fn pasted(rest: &[u8]) -> (usize, bool) {
 
 /// Decodes the start of the input: its length and what it is. `None`: more is needed, which never is so if
 /// `is_all` of it is there.
-fn first(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
+fn first(text: &[u8], is_all: bool) -> Option<(usize, InputToken)> {
     match *text {
         [] => None,
         [ESC, ..] => escaped(text, is_all),
@@ -160,7 +160,7 @@ fn first(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
 }
 
 /// Decodes what an escape begins.
-fn escaped(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
+fn escaped(text: &[u8], is_all: bool) -> Option<(usize, InputToken)> {
     // INPUT-2.
     let alone = || Some((1, key(KeyCode::Esc, KeyModifiers::NONE)));
     let wait = || if is_all { alone() } else { None };
@@ -175,7 +175,7 @@ fn escaped(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
         },
         (Some(b'['), Some(b'M')) => match text.get(3..6) {
             Some(&[button, x, y]) => Some((6, mouse(button.wrapping_sub(32), x.into(), y.into(), 33, false))),
-            _ if is_all => Some((text.len(), Found::Nothing)),
+            _ if is_all => Some((text.len(), InputToken::Nothing)),
             _ => None,
         },
         (Some(b'['), Some(b' '..=b'~')) => {
@@ -198,10 +198,10 @@ fn escaped(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
                 text.iter().position(|byte| *byte < b' ' && !matches!(*byte, 0x07 | 0x18 | 0x1a | ESC));
             let found = escape::leading(text)?;
             match typed.filter(|at| *at < found.len) {
-                Some(at) => Some((at, Found::Reply)),
-                None if found.is_whole => Some((found.len, Found::Reply)),
+                Some(at) => Some((at, InputToken::Reply)),
+                None if found.is_whole => Some((found.len, InputToken::Reply)),
                 // An escape at the end is a key.
-                None if is_all => Some((found.len - usize::from(text.ends_with(&[ESC])), Found::Reply)),
+                None if is_all => Some((found.len - usize::from(text.ends_with(&[ESC])), InputToken::Reply)),
                 None => None,
             }
         }
@@ -209,12 +209,12 @@ fn escaped(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
     }
 }
 
-fn key(code: KeyCode, modifiers: KeyModifiers) -> Found {
-    Found::Event(Event::Key(KeyEvent::new(code, modifiers)))
+fn key(code: KeyCode, modifiers: KeyModifiers) -> InputToken {
+    InputToken::Event(Event::Key(KeyEvent::new(code, modifiers)))
 }
 
 /// Keys of one byte; of these, control and a letter are one byte, too.
-fn ascii(byte: u8, with: KeyModifiers) -> Found {
+fn ascii(byte: u8, with: KeyModifiers) -> InputToken {
     match byte {
         b'\r' => key(KeyCode::Enter, with),
         b'\t' => key(KeyCode::Tab, with),
@@ -227,26 +227,26 @@ fn ascii(byte: u8, with: KeyModifiers) -> Found {
     }
 }
 
-fn character(text: &[u8], is_all: bool) -> Option<(usize, Found)> {
+fn character(text: &[u8], is_all: bool) -> Option<(usize, InputToken)> {
     let needed = match text[0] {
         0xc2..=0xdf => 2,
         0xe0..=0xef => 3,
         0xf0..=0xf4 => 4,
-        _ => return Some((1, Found::Nothing)),
+        _ => return Some((1, InputToken::Nothing)),
     };
     match std::str::from_utf8(&text[..needed.min(text.len())]) {
         Ok(text) => {
             let c = text.chars().next()?;
-            Some((needed, if c.is_control() { Found::Nothing } else { typed(c, KeyModifiers::NONE) }))
+            Some((needed, if c.is_control() { InputToken::Nothing } else { typed(c, KeyModifiers::NONE) }))
         }
         // The rest of the character may follow.
         Err(error) if error.error_len().is_none() && !is_all => None,
-        Err(_) => Some((1, Found::Nothing)),
+        Err(_) => Some((1, InputToken::Nothing)),
     }
 }
 
 /// A character; shift is known by its case only.
-fn typed(c: char, modifiers: KeyModifiers) -> Found {
+fn typed(c: char, modifiers: KeyModifiers) -> InputToken {
     let shift = if c.is_uppercase() { KeyModifiers::SHIFT } else { KeyModifiers::NONE };
     key(KeyCode::Char(c), modifiers | shift)
 }
@@ -272,43 +272,43 @@ fn cursor_key(byte: u8) -> Option<KeyCode> {
 }
 
 /// Decodes a control sequence: a key, the mouse, a mark of a pasted text, or a reply.
-fn csi(sequence: &[u8]) -> Found {
+fn csi(sequence: &[u8]) -> InputToken {
     let (Some((&last, _)), Some(body)) = (sequence.split_last(), sequence.get(2..sequence.len() - 1)) else {
-        return Found::Nothing;
+        return InputToken::Nothing;
     };
-    let Ok(body) = std::str::from_utf8(body) else { return Found::Nothing };
+    let Ok(body) = std::str::from_utf8(body) else { return InputToken::Nothing };
     if let Some(body) = body.strip_prefix('<') {
-        let [button, x, y] = numbers(body)[..] else { return Found::Nothing };
-        let Ok(button) = u8::try_from(button) else { return Found::Nothing };
+        let [button, x, y] = numbers(body)[..] else { return InputToken::Nothing };
+        let Ok(button) = u8::try_from(button) else { return InputToken::Nothing };
         return mouse(button, x, y, 1, last == b'm');
     }
     if body.contains(|c: char| !c.is_ascii_digit() && c != ';' && c != ':') {
-        return Found::Reply;
+        return InputToken::Reply;
     }
     let (all, kind) = (numbers(body), body.split(';').nth(1).and_then(|part| part.split(':').nth(1)));
     let number = |at: usize| all.get(at).copied().unwrap_or(1);
     let with = modifiers(number(1));
     let key = |code: KeyCode| match kind {
-        Some("3") => Found::Nothing,
-        Some("2") => Found::Event(Event::Key(KeyEvent::new_with_kind(code, with, KeyEventKind::Repeat))),
+        Some("3") => InputToken::Nothing,
+        Some("2") => InputToken::Event(Event::Key(KeyEvent::new_with_kind(code, with, KeyEventKind::Repeat))),
         _ => key(code, with),
     };
     match last {
         // The position of the cursor looks like F3 with modifiers.
-        b'R' if all.len() == 2 && (all[0] != 1 || !(2..=16).contains(&all[1])) => Found::Reply,
+        b'R' if all.len() == 2 && (all[0] != 1 || !(2..=16).contains(&all[1])) => InputToken::Reply,
         b'P'..=b'S' if all.len() <= 2 => key(KeyCode::F(last - b'P' + 1)),
         b'Z' => key(KeyCode::BackTab),
         b'E' => key(KeyCode::KeypadBegin),
-        b'I' => Found::Event(Event::FocusGained),
-        b'O' => Found::Event(Event::FocusLost),
+        b'I' => InputToken::Event(Event::FocusGained),
+        b'O' => InputToken::Event(Event::FocusLost),
         b'M' if all.len() == 3 => {
             mouse(u8::try_from(all[0]).unwrap_or_default().wrapping_sub(32), all[1], all[2], 1, false)
         }
         b'u' => coded(number(0), with),
         b'~' => match number(0) {
-            PASTE_NUMBER => Found::Paste,
+            PASTE_NUMBER => InputToken::Paste,
             // The end of a pasted text whose start is lost.
-            201 => Found::Nothing,
+            201 => InputToken::Nothing,
             27 => coded(number(2), with),
             1 | 7 => key(KeyCode::Home),
             2 => key(KeyCode::Insert),
@@ -319,18 +319,18 @@ fn csi(sequence: &[u8]) -> Found {
             n @ 11..=15 => key(KeyCode::F(n as u8 - 10)),
             n @ 17..=21 => key(KeyCode::F(n as u8 - 11)),
             n @ 23..=24 => key(KeyCode::F(n as u8 - 12)),
-            _ => Found::Nothing,
+            _ => InputToken::Nothing,
         },
-        _ => cursor_key(last).map_or(Found::Reply, key),
+        _ => cursor_key(last).map_or(InputToken::Reply, key),
     }
 }
 
 /// A key by the number of its character; those of private use stand for keys without a meaning here.
-fn coded(number: u32, with: KeyModifiers) -> Found {
+fn coded(number: u32, with: KeyModifiers) -> InputToken {
     match (u8::try_from(number), char::from_u32(number)) {
         (Ok(byte), _) if byte.is_ascii() => ascii(byte, with),
         (_, Some(c)) if !c.is_control() && !('\u{e000}'..='\u{f8ff}').contains(&c) => typed(c, with),
-        _ => Found::Nothing,
+        _ => InputToken::Nothing,
     }
 }
 
@@ -355,7 +355,7 @@ fn modifiers(number: u32) -> KeyModifiers {
 }
 
 /// A report of the mouse; `origin` is the number of the first column and row.
-fn mouse(button: u8, x: u32, y: u32, origin: u32, is_released: bool) -> Found {
+fn mouse(button: u8, x: u32, y: u32, origin: u32, is_released: bool) -> InputToken {
     let moved = button & 0x20 != 0;
     let kind = match ((button & 0x3) | ((button & 0xc0) >> 4), moved) {
         (3, false) => MouseEventKind::Up(MouseButton::Left),
@@ -372,11 +372,11 @@ fn mouse(button: u8, x: u32, y: u32, origin: u32, is_released: bool) -> Found {
                 (false, false) => MouseEventKind::Down(button),
             }
         }
-        (_, false) => return Found::Nothing,
+        (_, false) => return InputToken::Nothing,
     };
     let place = |number: u32| u16::try_from(number.saturating_sub(origin)).unwrap_or(u16::MAX);
     let with = modifiers(u32::from(button >> 2 & 0x7) + 1);
-    Found::Event(Event::Mouse(MouseEvent { kind, column: place(x), row: place(y), modifiers: with }))
+    InputToken::Event(Event::Mouse(MouseEvent { kind, column: place(x), row: place(y), modifiers: with }))
 }
 
 #[cfg(test)]

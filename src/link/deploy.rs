@@ -370,7 +370,7 @@ fn check_host(label: &str, package: &Package, found: &DeployProbe) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Needs;
+    use crate::image::BinaryRequirements;
     use std::fs::{self, DirBuilder};
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
     use std::process::Command;
@@ -509,7 +509,8 @@ mod tests {
     fn unsuitable_host_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let mut package = package(folder.path(), false);
-        package.agent.needs = Needs { loader: Some("/lib64/ld-linux.so".into()), glibc: Some((2, 34)) };
+        package.agent.needs =
+            BinaryRequirements { loader: Some("/lib64/ld-linux.so".into()), glibc: Some((2, 34)) };
         let good = DeployProbe {
             system: system(),
             loader: true,
@@ -531,7 +532,7 @@ mod tests {
         refused(DeployProbe { cache: "x".into(), ..good.clone() });
         let unknown = DeployProbe { libc: "-".into(), ..good.clone() };
         assert!(check_host("n", &package, &unknown).is_ok(), "an unknown libc is tried");
-        package.agent.needs = Needs::default();
+        package.agent.needs = BinaryRequirements::default();
         assert!(
             check_host("n", &package, &DeployProbe { libc: "glibc 2.17".into(), ..good }).is_ok(),
             "a static program"

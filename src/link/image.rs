@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Hashes and requirements, by path, size and modification time.
-type NeedsCache = HashMap<(PathBuf, u64, SystemTime), (String, Needs)>;
+type RequirementsCache = HashMap<(PathBuf, u64, SystemTime), (String, BinaryRequirements)>;
 
 /// A file to deploy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub struct Image {
     /// SHA-256 in hexadecimal.
     pub sha256: String,
     /// Requirements of a program.
-    pub needs: Needs,
+    pub needs: BinaryRequirements,
 }
 
 impl Image {
     /// Reads a file. Hashes of unchanged files are cached: all links deploy the same ones.
     pub fn read(path: &Path) -> io::Result<Image> {
-        static SEEN: Mutex<Option<NeedsCache>> = Mutex::new(None);
+        static SEEN: Mutex<Option<RequirementsCache>> = Mutex::new(None);
         let facts = fs::metadata(path)?;
         let key = (path.to_path_buf(), facts.len(), facts.modified()?);
         // Held while hashing, so that other links wait for the result.
@@ -60,7 +60,7 @@ impl Image {
     }
 }
 
-fn hash_and_needs(path: &Path) -> io::Result<(String, Needs)> {
+fn hash_and_needs(path: &Path) -> io::Result<(String, BinaryRequirements)> {
     let mut file = File::open(path)?;
     let mut digest = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
@@ -74,7 +74,7 @@ fn hash_and_needs(path: &Path) -> io::Result<(String, Needs)> {
 
 /// Requirements of a program. Default: none, for scripts and static programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct BinaryRequirements {
     /// Path of the loader.
     pub loader: Option<String>,
     /// Oldest glibc that has every symbol.
@@ -102,7 +102,7 @@ type ReadAt<'a> = &'a dyn Fn(u64, u64) -> Option<Vec<u8>>;
 const MAX_TABLE: u64 = 64 << 20;
 
 /// Returns the requirements of a program; none for other files.
-fn needs(file: &File) -> Needs {
+fn needs(file: &File) -> BinaryRequirements {
     needs_of(&|offset, size| {
         let mut bytes = vec![0; usize::try_from(size).ok().filter(|_| size <= MAX_TABLE)?];
         file.read_exact_at(&mut bytes, offset).ok()?;
@@ -110,8 +110,8 @@ fn needs(file: &File) -> Needs {
     })
 }
 
-fn needs_of(read: ReadAt<'_>) -> Needs {
-    let Some(segments) = segments(read) else { return Needs::default() };
+fn needs_of(read: ReadAt<'_>) -> BinaryRequirements {
+    let Some(segments) = segments(read) else { return BinaryRequirements::default() };
     let of = |kind: u32| segments.iter().find(|segment| segment.kind == kind);
     let loader = of(PT_INTERP).and_then(|segment| read(segment.offset, segment.size));
     let loader = loader.map(|text| String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned());
@@ -129,7 +129,7 @@ fn needs_of(read: ReadAt<'_>) -> Needs {
     });
     let names = names.unwrap_or_default();
     let versions = names.split(|&byte| byte == 0).filter_map(glibc);
-    Needs { loader, glibc: versions.max() }
+    BinaryRequirements { loader, glibc: versions.max() }
 }
 
 /// Parses `GLIBC_2.34` into a version.
@@ -164,7 +164,7 @@ fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn of(bytes: &[u8]) -> Needs {
+    fn of(bytes: &[u8]) -> BinaryRequirements {
         needs_of(&|offset, size| {
             let start = usize::try_from(offset).ok()?;
             bytes.get(start..start.checked_add(usize::try_from(size).ok()?)?).map(<[u8]>::to_vec)
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn script_or_truncated_file_has_no_needs() {
-        assert_eq!(of(b"#!/bin/sh\n"), Needs::default());
+        assert_eq!(of(b"#!/bin/sh\n"), BinaryRequirements::default());
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         for end in 0..2048 {
             of(&own[..end]);
         }
         let mut huge = own[..4096].to_vec();
         huge[32..40].fill(0xff);
-        assert_eq!(of(&huge), Needs::default());
+        assert_eq!(of(&huge), BinaryRequirements::default());
     }
 
     #[test]

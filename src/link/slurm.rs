@@ -25,7 +25,7 @@ use crate::ssh::output;
 use crate::ssh::wait::Interest;
 use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::lines;
-use rankdeck_proto::lines::LineReader;
+use rankdeck_proto::lines::LineDecoder;
 use rankdeck_types::host::Host;
 use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
@@ -216,7 +216,7 @@ pub fn call(
 struct RelayStep {
     child: Child,
     stream: UnixStream,
-    reader: LineReader,
+    reader: LineDecoder,
     /// Unwritten rest of a line.
     pending: Vec<u8>,
 }
@@ -228,7 +228,7 @@ impl RelayStep {
         command.arg(agent).args(["agent", "relay", "--lines", "--socket", socket]);
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
         let child = command.stdin(input).stdout(output).stderr(Stdio::null()).process_group(0).spawn()?;
-        Ok(RelayStep { child, stream, reader: LineReader::default(), pending: Vec::new() })
+        Ok(RelayStep { child, stream, reader: LineDecoder::default(), pending: Vec::new() })
     }
 
     fn flush(&mut self) -> io::Result<()> {

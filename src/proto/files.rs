@@ -95,13 +95,13 @@ pub struct RunFiles {
     pub notes: Vec<String>,
     /// The directory that its ranks work in, if that is not the run's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<WorkPlace>,
+    pub work: Option<WorkDirectory>,
 }
 
 /// The directory that ranks work in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkPlace {
+pub struct WorkDirectory {
     /// Absolute path on the host.
     pub folder: String,
     /// It is the user's own directory, not a copy.

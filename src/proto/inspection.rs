@@ -84,7 +84,7 @@ pub enum Obstacle {
         /// The file.
         path: String,
         /// Its holders, as far as the kernel reveals them.
-        holders: Vec<Holder>,
+        holders: Vec<BlockingProcess>,
     },
     /// A named pipe.
     Fifo {
@@ -106,7 +106,7 @@ pub enum Obstacle {
         /// Its address; the path of a local socket.
         peer: String,
         /// The process that has it, if it is on this host.
-        owner: Option<Holder>,
+        owner: Option<BlockingProcess>,
     },
     /// An incoming connection.
     Listener {
@@ -116,21 +116,21 @@ pub enum Obstacle {
     /// The other end of a pipe, or of a pair of local sockets.
     Pipe {
         /// The other processes that have it.
-        ends: Vec<Holder>,
+        ends: Vec<BlockingProcess>,
         /// It waits to read, else to write.
         reads: bool,
     },
     /// The exit of a child.
     Child {
         /// The child.
-        process: Holder,
+        process: BlockingProcess,
     },
 }
 
 /// A process that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Holder {
+pub struct BlockingProcess {
     /// Process id on the host.
     pub pid: u32,
     /// Start of its command line.
@@ -143,7 +143,7 @@ pub struct Holder {
     pub ours: bool,
 }
 
-impl Holder {
+impl BlockingProcess {
     /// Returns `pid 7 (sleep 1000: clock_nanosleep; not of this run)`.
     pub fn words(&self) -> String {
         let does = if self.does.is_empty() { String::new() } else { format!(": {}", self.does) };
@@ -168,7 +168,9 @@ impl Obstacle {
 
     /// Describes the obstacle, to follow "waits for".
     pub fn words(&self) -> String {
-        let list = |holders: &[Holder]| holders.iter().map(Holder::words).collect::<Vec<_>>().join(", ");
+        let list = |holders: &[BlockingProcess]| {
+            holders.iter().map(BlockingProcess::words).collect::<Vec<_>>().join(", ")
+        };
         match self {
             Obstacle::FileLock { path, holders } if holders.is_empty() => format!("a lock on {path}"),
             Obstacle::FileLock { path, holders } => format!("a lock on {path}, held by {}", list(holders)),

@@ -19,12 +19,12 @@ pub fn line(piece: &[u8]) -> Vec<u8> {
 
 /// Decodes lines to bytes.
 #[derive(Debug, Default)]
-pub struct LineReader {
+pub struct LineDecoder {
     line: Vec<u8>,
     bytes: VecDeque<u8>,
 }
 
-impl LineReader {
+impl LineDecoder {
     /// Adds received text, cut anywhere.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ mod tests {
         let text: Vec<u8> = bytes.chunks(PIECE).flat_map(line).collect();
         assert!(text.split(|byte| *byte == b'\n').all(|line| line.len() < 512));
         for step in [1, 13, text.len()] {
-            let (mut reader, mut back) = (LineReader::default(), Vec::new());
+            let (mut reader, mut back) = (LineDecoder::default(), Vec::new());
             let mut buffer = [0; 100];
             for part in text.chunks(step) {
                 reader.push(part).unwrap();
@@ -77,7 +77,7 @@ mod tests {
             }
             assert_eq!(back, bytes, "cut every {step} bytes");
         }
-        assert!(LineReader::default().push(b"srun: error: no\n").is_err());
-        assert!(LineReader::default().push(&[b'A'; 2000]).is_err());
+        assert!(LineDecoder::default().push(b"srun: error: no\n").is_err());
+        assert!(LineDecoder::default().push(&[b'A'; 2000]).is_err());
     }
 }

@@ -25,7 +25,7 @@ pub use rank_event::{
 };
 pub use rankdeck_types::exit::Exit;
 pub use record::{
-    CheckpointFile, CheckpointOrigin, Ending, Record, RecordEvent, RunOutcome, RunResults, StepSource,
+    CheckpointFile, CheckpointOrigin, Record, RecordEvent, RunEnd, RunOutcome, RunResults, StepSource,
     Survivor, Work,
 };
 pub use sample::{
@@ -149,7 +149,7 @@ pub enum ConsoleMessage {
         /// The generation that ended.
         generation: Generation,
         /// Its end.
-        ending: Box<Ending>,
+        ending: Box<RunEnd>,
     },
     /// The run has ended, and this console has received everything: the agent exits if no other console is
     /// attached.

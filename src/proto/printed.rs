@@ -55,21 +55,21 @@ const WRAPPERS: [&str; 12] = [
 
 /// The values of a line or a table.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Reading {
+pub struct PrintedValues {
     /// Name and value, in the order of the text.
     pub values: Vec<(String, f64)>,
     /// Name of a counter and its end: `epoch: 3/500`.
     pub totals: Vec<(String, f64)>,
 }
 
-impl Reading {
+impl PrintedValues {
     fn add(&mut self, name: impl Into<String>, value: f64) {
         if self.values.len() < VALUES {
             self.values.push((name.into(), value));
         }
     }
 
-    fn add_pair(&mut self, pair: Pair) {
+    fn add_pair(&mut self, pair: NamedNumber) {
         if let Some(total) = pair.total.filter(|_| self.totals.len() < VALUES) {
             self.totals.push((pair.name.clone(), total));
         }
@@ -79,13 +79,13 @@ impl Reading {
 
 /// Reads the lines of a program in their order.
 #[derive(Debug, Default)]
-pub struct LineReader {
-    table: Table,
+pub struct MetricLineParser {
+    table: PrintedTable,
 }
 
-impl LineReader {
+impl MetricLineParser {
     /// Reads a line; `each` gets the values of a table that it ends, then its own.
-    pub fn line(&mut self, line: &str, meanings: &Meanings, mut each: impl FnMut(Reading)) {
+    pub fn line(&mut self, line: &str, meanings: &Meanings, mut each: impl FnMut(PrintedValues)) {
         let line = plain(line);
         let text = line.trim();
         match kind(text) {
@@ -104,7 +104,7 @@ impl LineReader {
     }
 
     /// Ends a table that no line has ended.
-    pub fn end(&mut self, mut each: impl FnMut(Reading)) {
+    pub fn end(&mut self, mut each: impl FnMut(PrintedValues)) {
         self.table.end(&mut each);
     }
 
@@ -115,15 +115,15 @@ impl LineReader {
 }
 
 /// Returns the pairs in a text that consists of them, such as that behind a progress bar.
-pub fn listed(text: &str, meanings: &Meanings) -> Reading {
-    let mut reading = Reading::default();
+pub fn listed(text: &str, meanings: &Meanings) -> PrintedValues {
+    let mut reading = PrintedValues::default();
     signed(&plain(text), meanings).into_iter().for_each(|pair| reading.add_pair(pair));
     reading
 }
 
 /// Returns the numbers of a line that is one object, such as JSON; of nested ones with `/` between the names.
 pub fn object(text: &str) -> Vec<(String, f64)> {
-    let mut reading = Reading::default();
+    let mut reading = PrintedValues::default();
     if text.starts_with('{') {
         let limits = (OBJECT_DEPTH, OBJECT_VALUES);
         Dictionary { text, at: 1, limits, reading: &mut reading }.read("", 0);
@@ -156,17 +156,17 @@ fn kind(text: &str) -> LineKind {
 
 /// A table whose rows come one by one.
 #[derive(Debug, Default)]
-struct Table {
+struct PrintedTable {
     /// Title of the rows below it: `rollout/`.
     section: String,
     /// Names over the columns.
     header: Vec<String>,
-    reading: Reading,
+    reading: PrintedValues,
 }
 
-impl Table {
+impl PrintedTable {
     /// Takes in a row; false if it is none of these forms.
-    fn row(&mut self, text: &str, each: &mut impl FnMut(Reading)) -> bool {
+    fn row(&mut self, text: &str, each: &mut impl FnMut(PrintedValues)) -> bool {
         let inner = text.trim_start_matches(BARS).trim_end_matches(BARS);
         let raw: Vec<&str> = match inner.contains(BARS) {
             true => inner.split(BARS).take(CELLS + 1).collect(),
@@ -222,14 +222,14 @@ impl Table {
     }
 
     /// A name that is there already belongs to the next row.
-    fn next_of(&mut self, name: &str, each: &mut impl FnMut(Reading)) {
+    fn next_of(&mut self, name: &str, each: &mut impl FnMut(PrintedValues)) {
         if self.reading.values.iter().any(|(known, _)| known == name) {
             self.give(each);
         }
     }
 
     /// A line between rows, or behind the last one.
-    fn border(&mut self, text: &str, each: &mut impl FnMut(Reading)) {
+    fn border(&mut self, text: &str, each: &mut impl FnMut(PrintedValues)) {
         let closes = text.starts_with(['└', '╰', '┗', '╚']) || text.chars().all(|c| c == '-');
         if closes {
             self.end(each);
@@ -237,12 +237,12 @@ impl Table {
         }
     }
 
-    fn end(&mut self, each: &mut impl FnMut(Reading)) {
+    fn end(&mut self, each: &mut impl FnMut(PrintedValues)) {
         self.header.clear();
         self.give(each);
     }
 
-    fn give(&mut self, each: &mut impl FnMut(Reading)) {
+    fn give(&mut self, each: &mut impl FnMut(PrintedValues)) {
         let mut reading = std::mem::take(&mut self.reading);
         // DI-engine's evaluator: its other values have the names of training.
         if reading.values.iter().any(|(name, _)| name.starts_with("evaluate_")) {
@@ -272,7 +272,7 @@ fn is_title(cell: &str) -> bool {
 }
 
 /// The values of a line outside a table.
-fn values(text: &str, meanings: &Meanings) -> Option<Reading> {
+fn values(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
     if !text.bytes().any(|byte| byte.is_ascii_digit()) && !text.contains("nan") && !text.contains("inf") {
         return None;
     }
@@ -283,34 +283,34 @@ fn values(text: &str, meanings: &Meanings) -> Option<Reading> {
 }
 
 /// `Train metrics/train/Accuracy: 0.5000` of Composer's console logger: one value per line, below a line with the batch.
-fn composer(text: &str) -> Option<Reading> {
+fn composer(text: &str) -> Option<PrintedValues> {
     let rest = text.strip_prefix("Train ").or_else(|| text.strip_prefix("Eval "))?;
     let (name, value) = rest.split_once(": ")?;
     let is_name = name.contains('/') && name.len() <= NAME * 2 && name.chars().all(is_name_part);
     let value = number(value.trim()).filter(|_| is_name)?;
-    Some(Reading { values: vec![(name.to_owned(), value)], totals: Vec::new() })
+    Some(PrintedValues { values: vec![(name.to_owned(), value)], totals: Vec::new() })
 }
 
 /// `fps step: 1 fps step and policy inference: 2 fps total: 3 epoch: 1/500 frames: 4096`
-fn rl_games(text: &str) -> Option<Reading> {
-    let mut reading = Reading::default();
+fn rl_games(text: &str) -> Option<PrintedValues> {
+    let mut reading = PrintedValues::default();
     for (label, name) in [("fps total:", "fps"), ("epoch:", "epoch"), ("frames:", "frames")] {
         let Some((_, rest)) = text.split_once(label) else { continue };
         let rest = rest.trim_start();
         let Some((value, used)) = leading(rest) else { continue };
         let total = total(&rest[used..]);
-        reading.add_pair(Pair { name: name.to_owned(), value, total });
+        reading.add_pair(NamedNumber { name: name.to_owned(), value, total });
     }
     (!reading.values.is_empty()).then_some(reading)
 }
 
 /// The numbers of a dictionary or a JSON object, with those of the text before it.
-fn dictionary(text: &str, meanings: &Meanings) -> Option<Reading> {
+fn dictionary(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
     let open = text.match_indices('{').map(|(at, _)| at).find(|at| {
         let inside = text[at + 1..].trim_start();
         inside.starts_with(['"', '\''])
     })?;
-    let mut reading = Reading::default();
+    let mut reading = PrintedValues::default();
     if open > 0 {
         loose(&text[..open], meanings).into_iter().for_each(|pair| reading.add_pair(pair));
     }
@@ -319,7 +319,7 @@ fn dictionary(text: &str, meanings: &Meanings) -> Option<Reading> {
 }
 
 /// PRINTED-1.
-fn is_form(reading: &Reading, meanings: &Meanings) -> bool {
+fn is_form(reading: &PrintedValues, meanings: &Meanings) -> bool {
     reading.values.len() >= 2 || reading.values.iter().any(|(name, _)| meanings.of(name).is_some())
 }
 
@@ -328,7 +328,7 @@ struct Dictionary<'a, 'b> {
     at: usize,
     /// Most levels below the first one, and most values.
     limits: (usize, usize),
-    reading: &'b mut Reading,
+    reading: &'b mut PrintedValues,
 }
 
 impl<'a> Dictionary<'a, '_> {
@@ -419,22 +419,22 @@ fn end_of_value(text: &str) -> Option<usize> {
 
 /// A named number.
 #[derive(Debug, Clone, PartialEq)]
-struct Pair {
+struct NamedNumber {
     name: String,
     value: f64,
     total: Option<f64>,
 }
 
 /// The pairs of a line, if it has the form of a report.
-fn pairs(text: &str, meanings: &Meanings) -> Option<Reading> {
+fn pairs(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
     let signed = signed(text, meanings);
     let beside = if text.len() <= LOOSE_LINE { loose(text, meanings) } else { Vec::new() };
-    let is_known = |pair: &Pair| meanings.of(&pair.name).is_some();
+    let is_known = |pair: &NamedNumber| meanings.of(&pair.name).is_some();
     if signed.len() + beside.len() < 2 && !signed.iter().any(is_known) {
         return None;
     }
     let evaluation = about_evaluation(text);
-    let mut reading = Reading::default();
+    let mut reading = PrintedValues::default();
     let listed = if text.len() <= LOOSE_LINE { columns(text) } else { Vec::new() };
     let mut known: Vec<String> = Vec::new();
     for mut pair in beside.into_iter().chain(signed).chain(listed) {
@@ -460,7 +460,7 @@ fn about_evaluation(text: &str) -> Option<String> {
 }
 
 /// Pairs with `=` or `:` between name and number.
-fn signed(text: &str, meanings: &Meanings) -> Vec<Pair> {
+fn signed(text: &str, meanings: &Meanings) -> Vec<NamedNumber> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
     let mut from = 0;
@@ -479,7 +479,7 @@ fn signed(text: &str, meanings: &Meanings) -> Vec<Pair> {
 }
 
 /// The pair around a sign, and where it ends.
-fn pair_at(text: &str, sign: usize, meanings: &Meanings) -> Option<(Pair, usize)> {
+fn pair_at(text: &str, sign: usize, meanings: &Meanings) -> Option<(NamedNumber, usize)> {
     let bytes = text.as_bytes();
     let is_colon = bytes[sign] == b':';
     let before = sign.checked_sub(1).map(|at| bytes[at])?;
@@ -505,7 +505,7 @@ fn pair_at(text: &str, sign: usize, meanings: &Meanings) -> Option<(Pair, usize)
     }
     let name = with_words_before(&text[..begin], name, meanings);
     let end = sign + 1 + gap + used;
-    Some((Pair { name, value, total: total(&text[end..]) }, end))
+    Some((NamedNumber { name, value, total: total(&text[end..]) }, end))
 }
 
 /// The name at the end of a text, and where it begins.
@@ -561,7 +561,7 @@ fn with_words_before(before: &str, name: &str, meanings: &Meanings) -> String {
 }
 
 /// Names with a meaning, each with a number behind it: `step 3`, `Epoch [3/10]`.
-fn loose(text: &str, meanings: &Meanings) -> Vec<Pair> {
+fn loose(text: &str, meanings: &Meanings) -> Vec<NamedNumber> {
     let mut found = Vec::new();
     let mut before: Option<&str> = None;
     for word in text.split_whitespace() {
@@ -573,7 +573,7 @@ fn loose(text: &str, meanings: &Meanings) -> Vec<Pair> {
             && meanings.of(name).is_some()
             && found.len() < VALUES
         {
-            found.push(Pair { name: name.to_owned(), value, total: total(&digits[used..]) });
+            found.push(NamedNumber { name: name.to_owned(), value, total: total(&digits[used..]) });
         }
         let name = bare.trim_end_matches([',', '|']);
         let is_name = name.len() <= NAME
@@ -585,7 +585,7 @@ fn loose(text: &str, meanings: &Meanings) -> Vec<Pair> {
 }
 
 /// Columns of a line, each a name and a number: `step 3 | acc 0.5`.
-fn columns(text: &str) -> Vec<Pair> {
+fn columns(text: &str) -> Vec<NamedNumber> {
     let parts = text.split(['|', ',', ';', '\t']).take(CELLS);
     let pairs = parts.filter_map(|part| {
         let (name, value) = part.trim().split_once(' ')?;
@@ -593,7 +593,7 @@ fn columns(text: &str) -> Vec<Pair> {
             && name.len() <= NAME
             && name.chars().all(is_name_part);
         let value = number(value.trim()).filter(|_| is_name)?;
-        Some(Pair { name: name.to_owned(), value, total: None })
+        Some(NamedNumber { name: name.to_owned(), value, total: None })
     });
     pairs.collect()
 }
@@ -724,8 +724,8 @@ fn ends_sentence(bytes: &[u8], dot: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn readings(lines: &[&str]) -> Vec<Reading> {
-        let (mut reader, mut all) = (LineReader::default(), Vec::new());
+    fn readings(lines: &[&str]) -> Vec<PrintedValues> {
+        let (mut reader, mut all) = (MetricLineParser::default(), Vec::new());
         for line in lines {
             reader.line(line, &Meanings::default(), |reading| all.push(reading));
         }
@@ -739,7 +739,7 @@ mod tests {
         texts.collect::<Vec<_>>().join(" / ")
     }
 
-    fn text(reading: &Reading) -> String {
+    fn text(reading: &PrintedValues) -> String {
         let values: Vec<String> =
             reading.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
         values.join(" ")

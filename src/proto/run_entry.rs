@@ -1,7 +1,7 @@
 //! Runs on a host, as listed by `agent list`.
 
 use crate::lineage::Lineage;
-use crate::message::{CheckpointOrigin, Counters, Ending, Evaluation, FinishReason, RunResults, Survivor};
+use crate::message::{CheckpointOrigin, Counters, Evaluation, FinishReason, RunEnd, RunResults, Survivor};
 use crate::progress_bar::ShownProgress;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::exit::Exit;
@@ -85,7 +85,7 @@ pub struct NodeDigest {
     /// Checkpoint that it resumed from.
     pub resumed_from: Option<String>,
     /// Its end, as assessed by its console.
-    pub ending: Option<Ending>,
+    pub ending: Option<RunEnd>,
     /// Reason why rank 0's training loop ended.
     pub finish: Option<FinishReason>,
     /// Source of the order to stop.

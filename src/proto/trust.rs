@@ -43,13 +43,13 @@ pub fn distrust(path: &Path) -> Option<HintedError> {
 }
 
 /// Directories that colleagues may share: those on the way to `runs`, and `runs` itself.
-struct Shared<'a> {
+struct GroupFolders<'a> {
     runs: PathBuf,
     /// The groups of this user.
     groups: &'a [u32],
 }
 
-impl Shared<'_> {
+impl GroupFolders<'_> {
     /// Returns whether this is a project folder of a group of this user (mode 2775), whoever owns it.
     fn holds(&self, place: &Path, data: &Metadata) -> bool {
         self.runs.starts_with(place) && is_of_group(data, self.groups)
@@ -60,7 +60,7 @@ fn is_of_group(data: &Metadata, groups: &[u32]) -> bool {
     data.is_dir() && data.mode() & 0o020 != 0 && groups.contains(&data.gid())
 }
 
-fn distrust_in(path: &Path, shared: Option<&Shared<'_>>) -> Option<HintedError> {
+fn distrust_in(path: &Path, shared: Option<&GroupFolders<'_>>) -> Option<HintedError> {
     let overflow = overflow_uid();
     let mut found = match places(path) {
         Ok(found) => found,
@@ -145,7 +145,7 @@ pub fn check_run(runs: &Path, path: &Path) -> Result<(), HintedError> {
 
 fn check_run_in(runs: &Path, path: &Path, groups: &[u32]) -> Result<(), HintedError> {
     let runs = nearest(runs).and_then(|runs| runs.canonicalize().ok());
-    let shared = runs.map(|runs| Shared { runs, groups });
+    let shared = runs.map(|runs| GroupFolders { runs, groups });
     nearest(path).and_then(|place| distrust_in(&place, shared.as_ref())).map_or(Ok(()), Err)
 }
 

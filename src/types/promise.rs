@@ -59,7 +59,7 @@ pub enum Runner {
 
 /// Whether a kind of program can keep a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cell {
+pub enum PromiseCell {
     /// It can; the condition or the extent, empty without one.
     Yes(&'static str),
     /// It cannot, and why.
@@ -154,8 +154,8 @@ impl Promise {
     }
 
     /// Whether a kind of program can keep the promise.
-    pub fn cell(self, runner: Runner) -> Cell {
-        use Cell::{No, Yes};
+    pub fn cell(self, runner: Runner) -> PromiseCell {
+        use PromiseCell::{No, Yes};
         use Runner::{Builtin, Hooked, Other};
         match (self, runner) {
             (_, Builtin) => Yes(""),
@@ -348,7 +348,7 @@ pub struct ProgramFacts {
 
 /// A promise of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Term {
+pub struct ContractTerm {
     pub promise: Promise,
     pub kept: Kept,
     /// How it is kept, or why it is not.
@@ -357,7 +357,7 @@ pub struct Term {
     pub line: String,
 }
 
-impl Term {
+impl ContractTerm {
     /// Whether an option may rest on the promise (CONTRACT-1).
     fn is_enough(&self) -> bool {
         match self.kept {
@@ -371,7 +371,7 @@ impl Term {
 /// Which promises a program keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
-    terms: Vec<Term>,
+    terms: Vec<ContractTerm>,
 }
 
 impl Contract {
@@ -382,7 +382,7 @@ impl Contract {
     }
 
     /// All promises, in their order.
-    pub fn terms(&self) -> &[Term] {
+    pub fn terms(&self) -> &[ContractTerm] {
         &self.terms
     }
 
@@ -396,7 +396,7 @@ impl Contract {
         self.kept(promise) == Kept::Yes
     }
 
-    fn term(&self, promise: Promise) -> Option<&Term> {
+    fn term(&self, promise: Promise) -> Option<&ContractTerm> {
         self.terms.iter().find(|term| term.promise == promise)
     }
 
@@ -451,19 +451,19 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    fn term(&self, promise: Promise) -> Term {
+    fn term(&self, promise: Promise) -> ContractTerm {
         let launch = &self.experiment.launch;
         if launch.command.is_empty() {
-            return Term { promise, kept: Kept::Yes, text: "", line: String::new() };
+            return ContractTerm { promise, kept: Kept::Yes, text: "", line: String::new() };
         }
         let (kept, line) = self.kept(promise);
         let runner = if self.hook == Kept::Yes { Runner::Hooked } else { Runner::Other };
         let text = match (promise.cell(runner), kept) {
-            (Cell::No(why), _) => why,
-            (Cell::Yes(how), Kept::Yes | Kept::Unknown) => how,
-            (Cell::Yes(_), Kept::No) => "its command and source do not name it",
+            (PromiseCell::No(why), _) => why,
+            (PromiseCell::Yes(how), Kept::Yes | Kept::Unknown) => how,
+            (PromiseCell::Yes(_), Kept::No) => "its command and source do not name it",
         };
-        Term { promise, kept, text, line: if kept == Kept::Yes { String::new() } else { line } }
+        ContractTerm { promise, kept, text, line: if kept == Kept::Yes { String::new() } else { line } }
     }
 
     /// Whether the program keeps a promise, and the line to write if not.
@@ -660,7 +660,7 @@ mod tests {
             own.watch.python_hook = runner != Runner::Other;
             let contract = Contract::of(&own, &all);
             for promise in Promise::ALL {
-                let can = matches!(promise.cell(runner), Cell::Yes(_));
+                let can = matches!(promise.cell(runner), PromiseCell::Yes(_));
                 assert_eq!(contract.kept(promise), if can { Kept::Yes } else { Kept::No }, "{promise:?}");
             }
         }

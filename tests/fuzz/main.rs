@@ -15,7 +15,7 @@ use rankdeck_kit::decoder::InputDecoder;
 use rankdeck_proto::frame::Decoder;
 use rankdeck_proto::media::{self, Histogram};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
-use rankdeck_proto::printed::{self, LineReader};
+use rankdeck_proto::printed::{self, MetricLineParser};
 use rankdeck_proto::progress_bar;
 use rankdeck_proto::status_page::{StatusPageReader, StatusPageWriter};
 use rankdeck_proto::{tfrecord, wandb};
@@ -354,7 +354,7 @@ fn printed_values() {
     let seeds = seeds.map(|seed| seed.as_bytes().to_vec()).to_vec();
     fuzz("printed_values", seeds, 16 * MIB, |bytes| {
         let (text, meanings) = (String::from_utf8_lossy(bytes), Meanings::default());
-        let mut reader = LineReader::default();
+        let mut reader = MetricLineParser::default();
         for line in text.lines() {
             reader.line(line, &meanings, |reading| assert!(reading.values.len() <= printed::VALUES));
             if let Some(bar) = progress_bar::parse(line) {

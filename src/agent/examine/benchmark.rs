@@ -321,10 +321,10 @@ impl PendingCaller {
         }
         let (who, rest) = self.received.split_at(8);
         let (nonce, theirs) = rest.split_at(NONCE);
-        if theirs != proof(&question.token, Role::Caller, &self.nonce, nonce, who) {
+        if theirs != proof(&question.token, ProofSide::Caller, &self.nonce, nonce, who) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        self.stream.write_all(&proof(&question.token, Role::Listener, &self.nonce, nonce, who))?;
+        self.stream.write_all(&proof(&question.token, ProofSide::Listener, &self.nonce, nonce, who))?;
         self.stream.set_nonblocking(false)?;
         self.stream.set_nodelay(true)?;
         let (from, turn) = who.split_at(4);
@@ -338,16 +338,16 @@ fn number(bytes: &[u8]) -> u32 {
 
 /// Which end a proof is of.
 #[derive(Debug, Clone, Copy)]
-enum Role {
+enum ProofSide {
     Caller,
     Listener,
 }
 
 /// Proves that an end knows the secret, for this connection only.
-fn proof(token: &str, role: Role, listener: &[u8], caller: &[u8], who: &[u8]) -> [u8; PROOF] {
+fn proof(token: &str, role: ProofSide, listener: &[u8], caller: &[u8], who: &[u8]) -> [u8; PROOF] {
     let role: &[u8] = match role {
-        Role::Caller => b"caller..",
-        Role::Listener => b"listener",
+        ProofSide::Caller => b"caller..",
+        ProofSide::Listener => b"listener",
     };
     let mut hash = Sha256::new();
     [token.as_bytes(), role, listener, caller, who].into_iter().for_each(|part| hash.update(part));
@@ -395,11 +395,11 @@ fn greet(address: SocketAddr, turn: u32, question: &BenchmarkQuestion) -> io::Re
     let mut who = [0; 8];
     who[..4].copy_from_slice(&question.node.to_le_bytes());
     who[4..].copy_from_slice(&turn.to_le_bytes());
-    let own = proof(&question.token, Role::Caller, &listener, &caller, &who);
+    let own = proof(&question.token, ProofSide::Caller, &listener, &caller, &who);
     stream.write_all(&[&who[..], &caller[..], &own[..]].concat())?;
     let mut theirs = [0; PROOF];
     stream.read_exact(&mut theirs).map_err(|_| other())?;
-    if theirs != proof(&question.token, Role::Listener, &listener, &caller, &who) {
+    if theirs != proof(&question.token, ProofSide::Listener, &listener, &caller, &who) {
         return Err(other());
     }
     Ok(stream)
@@ -579,21 +579,21 @@ fn whole(question: &BenchmarkQuestion, until: Instant, arrivals: &Arrivals) -> W
 }
 
 /// This host's connections in the ring.
-struct Ring {
+struct BenchmarkRing {
     node: usize,
     hosts: usize,
     next: TimedStream,
     previous: TimedStream,
 }
 
-fn ring(question: &BenchmarkQuestion, until: Instant, arrivals: &Arrivals) -> io::Result<Ring> {
+fn ring(question: &BenchmarkQuestion, until: Instant, arrivals: &Arrivals) -> io::Result<BenchmarkRing> {
     let (node, hosts) = (question.node, question.hosts);
     let (next, previous) = ((node + 1) % hosts, (node + hosts - 1) % hosts);
     let missing = || io::Error::new(io::ErrorKind::NotFound, "the next host cannot be called");
     let peer = question.peers.iter().find(|peer| peer.node == next).ok_or_else(missing)?;
     let (next, _) = call(peer, RING, question, until)?;
     let previous = arrivals.wait(previous, RING, until)?;
-    Ok(Ring {
+    Ok(BenchmarkRing {
         node: node as usize,
         hosts: hosts as usize,
         next: TimedStream { stream: next, until },
@@ -601,7 +601,7 @@ fn ring(question: &BenchmarkQuestion, until: Instant, arrivals: &Arrivals) -> io
     })
 }
 
-impl Ring {
+impl BenchmarkRing {
     /// Every decision depends on reduced values only, so that all hosts decide alike.
     fn measure(&mut self, until: Instant, finding: &mut WholeFinding) -> io::Result<()> {
         // Two values, 8 bytes, per host.
@@ -668,7 +668,7 @@ impl Ring {
     }
 
     fn exchange(&mut self, out: &[u8], into: &mut [u8]) -> io::Result<()> {
-        let Ring { next, previous, .. } = self;
+        let BenchmarkRing { next, previous, .. } = self;
         if out.len() <= SMALL {
             next.write_all(out)?;
             return previous.read_exact(into);
@@ -812,7 +812,7 @@ mod tests {
         let found = run(&questions);
         assert!(found[0].pairs[0].error.is_some() && found[0].pairs[0].latency_s == 0.0, "{found:?}");
         let [caller, listener] =
-            [Role::Caller, Role::Listener].map(|role| proof("t", role, b"a", b"b", b"c"));
+            [ProofSide::Caller, ProofSide::Listener].map(|role| proof("t", role, b"a", b"b", b"c"));
         assert_ne!(caller, listener, "a proof cannot be sent back");
     }
 
@@ -868,7 +868,7 @@ mod tests {
                 .map(|((node, next), listener)| {
                     let previous = timed(listener.accept().unwrap().0);
                     scope.spawn(move || {
-                        let mut ring = Ring { node, hosts, next, previous };
+                        let mut ring = BenchmarkRing { node, hosts, next, previous };
                         let values = (0..count).map(|index| (index * (node + 1)) as f32);
                         let mut values: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
                         ring.all_reduce(&mut values).unwrap();

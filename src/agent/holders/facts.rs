@@ -26,7 +26,7 @@ const RUNNING: [&str; 7] =
     ["CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"];
 
 /// The processes of this host at one moment.
-pub(super) struct Host {
+pub(super) struct ProcessTable {
     pub stats: BTreeMap<u32, ProcStat>,
     trails: Vec<Trail>,
     /// This process and those that have led to it.
@@ -36,9 +36,9 @@ pub(super) struct Host {
     slurm_jobs: RefCell<BTreeMap<String, bool>>,
 }
 
-impl Host {
+impl ProcessTable {
     /// Reads `/proc`, and the runs that this host knows: those in `workdir`, and those that processes name.
-    pub fn scan(workdir: &Path) -> Host {
+    pub fn scan(workdir: &Path) -> ProcessTable {
         let nodes = entries::nodes(workdir, None).0;
         let groups = cgroup::all();
         // Agents before processes: what is there after its agent is gone is left over.
@@ -47,7 +47,7 @@ impl Host {
         let processes = ProcessScan::scan();
         let stats = processes.stats().iter().map(|stat| (stat.pid, stat.clone())).collect();
         let trails = trails(known, &processes, &groups, &served);
-        let mut host = Host {
+        let mut host = ProcessTable {
             stats,
             trails,
             asking: proc::ancestors(std::process::id()).collect(),
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn this_process_has_a_parent_and_is_part_of_rankdeck() {
         let folder = tempfile::tempdir().unwrap();
-        let host = Host::scan(folder.path());
+        let host = ProcessTable::scan(folder.path());
         let own = proc::stat(std::process::id()).unwrap();
         let facts = host.facts(&own);
         assert!(facts.serves && facts.other_user.is_none() && facts.claim.is_none(), "{facts:?}");

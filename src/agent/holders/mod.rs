@@ -13,7 +13,7 @@ mod usage;
 
 use crate::proc::{self, ProcessKey};
 use crate::supervise::process_scan;
-use facts::Host;
+use facts::ProcessTable;
 use rankdeck_proto::holders::{
     FreeOutcome, FreeReport, GpuShare, Holder, HolderList, HolderName, HolderStatus, LISTED,
 };
@@ -43,7 +43,7 @@ pub(crate) fn list(workdir: &Path) -> HolderList {
 
 /// `by_driver`: what the driver shows of each process.
 fn holders(workdir: &Path, mut by_driver: BTreeMap<u32, Vec<GpuShare>>) -> Vec<Holder> {
-    let host = Host::scan(workdir);
+    let host = ProcessTable::scan(workdir);
     let claims = host.claims();
     let (now, names) = (uptime(), &host.stats);
     let mut found = Vec::new();
@@ -106,7 +106,8 @@ fn uptime() -> f64 {
 /// Ends processes that were listed: leftovers, and, if `unproven`, also what is unproven. Whatever else belongs
 /// to the same leftovers by then ends with them.
 pub(crate) fn free(workdir: &Path, names: &[HolderName], unproven: bool) -> FreeReport {
-    let mut ending = Ending { names: names.iter().copied().collect(), unproven, ..Ending::default() };
+    let mut ending =
+        Termination { names: names.iter().copied().collect(), unproven, ..Termination::default() };
     let begun = Instant::now();
     let (mut empty_scans, mut rest) = (0, BTreeMap::new());
     let mut shares = usage::gpu_shares();
@@ -143,7 +144,7 @@ pub(crate) fn free(workdir: &Path, names: &[HolderName], unproven: bool) -> Free
 
 /// Processes that are being ended.
 #[derive(Debug, Default)]
-struct Ending {
+struct Termination {
     names: BTreeSet<HolderName>,
     unproven: bool,
     /// Those that were to be ended, and the runs whose leftovers they are.
@@ -154,7 +155,7 @@ struct Ending {
     rounds: u32,
 }
 
-impl Ending {
+impl Termination {
     /// Chooses among the processes of this moment; returns those that are to be ended and live, with their
     /// states. Pure.
     fn round(&mut self, holders: &[Holder]) -> BTreeMap<HolderName, String> {
@@ -238,14 +239,14 @@ mod tests {
             holder(6, OtherUser, ""),
         ];
         let names: BTreeSet<HolderName> = [1, 4, 5, 6, 7].map(name).into();
-        let mut ending = Ending { names: names.clone(), ..Ending::default() };
+        let mut ending = Termination { names: names.clone(), ..Termination::default() };
         let first: Vec<u32> = ending.round(&all).keys().map(|name| name.pid).collect();
         let second: Vec<u32> = ending.round(&all).keys().map(|name| name.pid).collect();
         assert_eq!((first, second), (vec![1, 2], vec![1, 2]), "one run was named; run b is left alone");
         let refused: Vec<u32> = ending.refused.keys().map(|name| name.pid).collect();
         assert_eq!(refused, [4, 5, 6, 7]);
         // Named one by one.
-        let mut ending = Ending { names, unproven: true, ..Ending::default() };
+        let mut ending = Termination { names, unproven: true, ..Termination::default() };
         ending.round(&all);
         assert_eq!(ending.chosen.iter().map(|name| name.pid).collect::<Vec<_>>(), [1, 4]);
         assert_eq!(ending.refused.keys().map(|name| name.pid).collect::<Vec<_>>(), [5, 6, 7]);
@@ -253,7 +254,8 @@ mod tests {
 
     #[test]
     fn hold_1_reused_pid_is_not_ended() {
-        let mut ending = Ending { names: [HolderName { pid: 1, start: 8 }].into(), ..Ending::default() };
+        let mut ending =
+            Termination { names: [HolderName { pid: 1, start: 8 }].into(), ..Termination::default() };
         assert!(ending.round(&[holder(1, HolderStatus::Leftover, "a")]).is_empty());
         let report = ending.report(&BTreeMap::new());
         assert!(matches!(report.processes[..], [(_, FreeOutcome::Refused(_))]), "{report:?}");
@@ -261,7 +263,7 @@ mod tests {
 
     #[test]
     fn ended_and_surviving_processes_are_reported() {
-        let mut ending = Ending { names: [name(1), name(2)].into(), ..Ending::default() };
+        let mut ending = Termination { names: [name(1), name(2)].into(), ..Termination::default() };
         let both = [holder(1, HolderStatus::Leftover, "a"), holder(2, HolderStatus::Leftover, "a")];
         ending.round(&both);
         let open = ending.round(&both[1..]);

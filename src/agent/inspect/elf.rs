@@ -79,12 +79,12 @@ impl ElfSource {
     }
 }
 
-type Key = (Identity, u64, u64);
+type SectionKey = (Identity, u64, u64);
 type ReadSlot = Arc<Mutex<Weak<Vec<u8>>>>;
 
 /// Files of running inspections. A reader of the same bytes waits for them: they
 /// come from the same storage.
-static READ: Mutex<BTreeMap<Key, ReadSlot>> = Mutex::new(BTreeMap::new());
+static READ: Mutex<BTreeMap<SectionKey, ReadSlot>> = Mutex::new(BTreeMap::new());
 
 fn shared(source: &ElfSource, offset: u64, size: u64) -> Option<Arc<Vec<u8>>> {
     let slot = {
@@ -284,7 +284,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::memory::{self, Mapping};
+    use crate::inspect::memory::{self, CodeMapping};
     use crate::inspect::stacks;
     use crate::inspect::symbols::Modules;
     use std::io::Read;
@@ -393,7 +393,7 @@ mod tests {
             MappedLibrary { child, whole: std::fs::read(&library).unwrap(), library, _folder: folder }
         }
 
-        fn mapping(&self) -> Mapping {
+        fn mapping(&self) -> CodeMapping {
             let code = memory::code(self.child.id()).unwrap();
             code.into_iter().find(|mapping| *mapping.path == *self.library.to_string_lossy()).unwrap()
         }

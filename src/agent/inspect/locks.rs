@@ -23,7 +23,7 @@ pub(super) enum Family {
 
 /// A line of the kernel's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lock<'a> {
+struct KernelLock<'a> {
     number: &'a str,
     /// It waits for the one above it.
     waits: bool,
@@ -35,7 +35,7 @@ struct Lock<'a> {
     file: &'a str,
 }
 
-fn parse(line: &str) -> Option<Lock<'_>> {
+fn parse(line: &str) -> Option<KernelLock<'_>> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let waits = fields.get(1) == Some(&"->");
     let field = |at: usize| fields.get(at + usize::from(waits)).copied();
@@ -45,7 +45,7 @@ fn parse(line: &str) -> Option<Lock<'_>> {
         _ => return None,
     };
     let pid = field(4)?.parse::<i64>().ok()?;
-    Some(Lock {
+    Some(KernelLock {
         number: fields.first()?,
         waits,
         family,
@@ -70,10 +70,10 @@ pub(super) fn awaited(pid: u32, fd: i32, family: Family) -> Vec<u32> {
 /// that polls the lock, which no list of the kernel shows.
 pub(super) fn contended(pid: u32) -> Option<(String, Vec<u32>)> {
     let text = proc::text("/proc/locks")?;
-    let own = |lock: &Lock<'_>| !lock.waits && lock.pid == Some(pid) && lock.writes;
+    let own = |lock: &KernelLock<'_>| !lock.waits && lock.pid == Some(pid) && lock.writes;
     let exclusive: Vec<&str> = text.lines().filter_map(parse).filter(own).map(|lock| lock.file).collect();
     // One that reads keeps out only one that writes.
-    let mut others: Vec<Lock<'_>> =
+    let mut others: Vec<KernelLock<'_>> =
         held(&text, pid).filter(|lock| lock.writes || exclusive.contains(&lock.file)).collect();
     if others.is_empty() {
         return None;
@@ -81,26 +81,26 @@ pub(super) fn contended(pid: u32) -> Option<(String, Vec<u32>)> {
     let numbers: Vec<i32> = descriptors::numbers(pid).into_iter().take(DESCRIPTORS).collect();
     // What it has inherited with its descriptor, as from `flock FILE PROGRAM`, keeps others out.
     let taken: Vec<String> = numbers.iter().flat_map(|fd| taken(pid, *fd)).collect();
-    let inherited: Vec<Lock<'_>> = taken.iter().filter_map(|line| parse(line)).collect();
+    let inherited: Vec<KernelLock<'_>> = taken.iter().filter_map(|line| parse(line)).collect();
     others.retain(|lock| !inherited.iter().any(|own| is_same(own, lock)));
     let devices = devices(pid);
     numbers.into_iter().find_map(|fd| {
         let file = file(pid, &devices, fd)?;
-        let locks: Vec<Lock<'_>> = others.iter().filter(|lock| lock.file == file).cloned().collect();
+        let locks: Vec<KernelLock<'_>> = others.iter().filter(|lock| lock.file == file).cloned().collect();
         let path = descriptors::path(pid, fd).filter(|_| !locks.is_empty())?;
         Some((path, holders(pid, &locks))).filter(|(_, holders)| !holders.is_empty())
     })
 }
 
 /// Locks that others hold.
-fn held(text: &str, pid: u32) -> impl Iterator<Item = Lock<'_>> {
+fn held(text: &str, pid: u32) -> impl Iterator<Item = KernelLock<'_>> {
     text.lines().filter_map(parse).filter(move |lock| !lock.waits && lock.pid != Some(pid))
 }
 
 /// The locks that keep a process waiting: one that waits stands under the number of the one that is held.
-fn of_waiter(text: &str, waiter: u32) -> Vec<Lock<'_>> {
-    let mut holder: Option<Lock<'_>> = None;
-    let mut found: Vec<Lock<'_>> = Vec::new();
+fn of_waiter(text: &str, waiter: u32) -> Vec<KernelLock<'_>> {
+    let mut holder: Option<KernelLock<'_>> = None;
+    let mut found: Vec<KernelLock<'_>> = Vec::new();
     for lock in text.lines().filter_map(parse) {
         if !lock.waits {
             holder = Some(lock);
@@ -115,7 +115,7 @@ fn of_waiter(text: &str, waiter: u32) -> Vec<Lock<'_>> {
 }
 
 /// The processes that hold these locks, other than `pid`.
-fn holders(pid: u32, locks: &[Lock<'_>]) -> Vec<u32> {
+fn holders(pid: u32, locks: &[KernelLock<'_>]) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     for lock in locks {
         // The process that took a lock may have left it to a child.
@@ -128,7 +128,7 @@ fn holders(pid: u32, locks: &[Lock<'_>]) -> Vec<u32> {
 }
 
 /// Processes with a descriptor through which this lock was taken.
-fn with_descriptor(lock: &Lock<'_>) -> Vec<u32> {
+fn with_descriptor(lock: &KernelLock<'_>) -> Vec<u32> {
     let has = |pid: u32| {
         let numbers = descriptors::numbers(pid).into_iter().take(DESCRIPTORS);
         let mut taken = numbers.flat_map(|fd| taken(pid, fd));
@@ -144,7 +144,7 @@ fn taken(pid: u32, fd: i32) -> Vec<String> {
 }
 
 /// Two lines are about one lock; each list numbers its own.
-fn is_same(one: &Lock<'_>, other: &Lock<'_>) -> bool {
+fn is_same(one: &KernelLock<'_>, other: &KernelLock<'_>) -> bool {
     (one.file, one.family, one.writes, one.pid) == (other.file, other.family, other.writes, other.pid)
 }
 

@@ -8,7 +8,7 @@ use std::io;
 
 /// One mapping of a file with code in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mapping {
+pub(crate) struct CodeMapping {
     /// First address.
     pub start: u64,
     /// Address after the last.
@@ -22,11 +22,11 @@ pub(crate) struct Mapping {
 }
 
 /// The executable file mappings of a process.
-pub(crate) fn code(pid: u32) -> io::Result<Vec<Mapping>> {
+pub(crate) fn code(pid: u32) -> io::Result<Vec<CodeMapping>> {
     Ok(parse(&crate::proc::read(format!("/proc/{pid}/maps"))?))
 }
 
-fn parse(maps: &str) -> Vec<Mapping> {
+fn parse(maps: &str) -> Vec<CodeMapping> {
     maps.lines()
         .filter_map(|line| {
             let mut words = line.splitn(6, ' ').map(str::trim);
@@ -35,7 +35,7 @@ fn parse(maps: &str) -> Vec<Mapping> {
             let (start, end) = range.split_once('-')?;
             let hex = |text: &str| u64::from_str_radix(text, 16).ok();
             let (path, gone) = path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true));
-            (mode.contains('x') && path.starts_with('/')).then_some(Mapping {
+            (mode.contains('x') && path.starts_with('/')).then_some(CodeMapping {
                 start: hex(start)?,
                 end: hex(end)?,
                 offset: hex(offset)?,

@@ -11,7 +11,7 @@ use super::sockets::{self, Tcp, hex_address};
 use super::syscall::{self, SyscallWait, WaitKind};
 use super::{awaited, memory};
 use crate::proc;
-use rankdeck_proto::inspection::{Holder, Obstacle};
+use rankdeck_proto::inspection::{BlockingProcess, Obstacle};
 use std::net::SocketAddr;
 
 /// Port of name servers.
@@ -118,7 +118,7 @@ fn below_its_folder(pid: u32, call: &SyscallWait, at: usize, path: &str) -> Stri
 
 /// What a descriptor leads to, where it explains a wait.
 fn on(pid: u32, fd: i32, reads: bool, tcp: &[Tcp]) -> Option<Obstacle> {
-    let named = |peers: Vec<(u32, String, char)>| -> Vec<Holder> {
+    let named = |peers: Vec<(u32, String, char)>| -> Vec<BlockingProcess> {
         peers.into_iter().take(NAMED).filter_map(|(pid, ..)| holder(pid)).collect()
     };
     match descriptors::target(pid, fd)? {
@@ -192,13 +192,19 @@ fn child(pid: u32, named: i32) -> Option<Obstacle> {
 }
 
 /// A process in words: what it is and what it waits for.
-fn holder(pid: u32) -> Option<Holder> {
+fn holder(pid: u32) -> Option<BlockingProcess> {
     let stat = proc::stat(pid)?;
     let does = match stat.state {
         'S' => syscall::call(pid, pid).and_then(|call| syscall::in_short(&call)).unwrap_or_default(),
         state => super::state_words(state).to_owned(),
     };
-    Some(Holder { pid, name: proc::command(&stat), state: stat.state, does, ours: is_of_the_run(pid) })
+    Some(BlockingProcess {
+        pid,
+        name: proc::command(&stat),
+        state: stat.state,
+        does,
+        ours: is_of_the_run(pid),
+    })
 }
 
 /// It carries the same mark as the ranks of this agent.

@@ -6,7 +6,7 @@
 //! that shows as an error, and the read is repeated. The library maps the interpreter's files, which may be
 //! truncated meanwhile ([`mapping`]).
 
-use super::memory::Mapping;
+use super::memory::CodeMapping;
 use super::{SharedHelper, syscall};
 use crate::proc;
 use py_spy::config::{Config, LockingStrategy};
@@ -25,7 +25,7 @@ const NATIVE_STACKS: usize = 6;
 const CHILD_STACKS: usize = 8;
 
 /// Reads all of them, the quickest first.
-pub(super) fn read(pid: u32, mappings: &[Mapping], shared: &SharedHelper, deadline: Instant) {
+pub(super) fn read(pid: u32, mappings: &[CodeMapping], shared: &SharedHelper, deadline: Instant) {
     let interpreter = is_interpreter(pid, mappings);
     if interpreter {
         shared.stage("Python stacks");
@@ -106,7 +106,7 @@ fn is_servant(pid: u32) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &SharedHelper, deadline: Instant) {
+fn native_stacks(pid: u32, mappings: &[CodeMapping], most: usize, shared: &SharedHelper, deadline: Instant) {
     let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -145,7 +145,7 @@ fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &SharedHel
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &SharedHelper, _: Instant) {
+fn native_stacks(_: u32, _: &[CodeMapping], _: usize, shared: &SharedHelper, _: Instant) {
     shared.found(|found| found.notes.push("native stacks need x86-64".into()));
 }
 
@@ -216,7 +216,7 @@ const PYTHON_FRAMES: usize = 64;
 const PYTHON_THREADS: usize = 16;
 
 /// The process runs an interpreter.
-pub(super) fn is_interpreter(pid: u32, mappings: &[Mapping]) -> bool {
+pub(super) fn is_interpreter(pid: u32, mappings: &[CodeMapping]) -> bool {
     let python = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("python"));
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| python(&path.to_string_lossy()))
         || mappings.iter().any(|mapping| mapping.path.contains("/libpython"))

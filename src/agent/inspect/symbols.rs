@@ -5,7 +5,7 @@
 //! symbol tables, files and lines from DWARF line tables where the file carries them.
 
 use super::elf::{Elf, LazySection, Symbol};
-use super::memory::{self, Mapping};
+use super::memory::{self, CodeMapping};
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use rankdeck_proto::inspection::Frame;
@@ -61,7 +61,7 @@ pub(crate) struct Modules {
 
 impl Modules {
     /// Opens the files; those that cannot be read are left out.
-    pub fn new(pid: u32, mappings: &[Mapping]) -> Modules {
+    pub fn new(pid: u32, mappings: &[CodeMapping]) -> Modules {
         let mut modules = Modules {
             pid,
             loaded: Vec::new(),
@@ -74,7 +74,7 @@ impl Modules {
         modules
     }
 
-    fn load(&mut self, pid: u32, mapping: &Mapping) -> Option<()> {
+    fn load(&mut self, pid: u32, mapping: &CodeMapping) -> Option<()> {
         // Through its root: it may live in a mount namespace of its own. What is at the place of a file that
         // was replaced is another one.
         let there = Some(format!("/proc/{pid}/root{}", mapping.path)).filter(|_| !mapping.gone);
@@ -112,7 +112,7 @@ impl Modules {
             ..Default::default()
         };
         self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
-        let Mapping { path, start, end, .. } = mapping.clone();
+        let CodeMapping { path, start, end, .. } = mapping.clone();
         let functions = RefCell::default();
         self.loaded.push(LoadedFile { path, bias, start, end, elf, unwinding, functions });
         Some(())

@@ -9,7 +9,7 @@
 use crate::observe::arbiter::SeriesSource;
 use crate::observe::metrics::{EVERY, PendingValues, chart};
 use rankdeck_proto::message::RecordEvent;
-use rankdeck_proto::printed::{self, LineReader, Reading};
+use rankdeck_proto::printed::{self, MetricLineParser, PrintedValues};
 use rankdeck_proto::progress_bar::{self, MainBar, ShownCounter, ShownProgress};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::ids::Rank;
@@ -40,7 +40,7 @@ pub(crate) struct MetricExtractor {
     /// Charts of the user's own patterns.
     declared: BTreeSet<String>,
     /// Reads forms; `None` if the user has patterns.
-    reader: Option<LineReader>,
+    reader: Option<MetricLineParser>,
     meanings: Meanings,
     gathered: PendingValues,
     counter: Option<ShownCounter>,
@@ -49,7 +49,7 @@ pub(crate) struct MetricExtractor {
     /// First values of names that may count, and whether a later one differed.
     counts: BTreeMap<String, (f64, bool)>,
     /// Combinations of names, with the values that came first.
-    shapes: BTreeMap<u64, Option<Reading>>,
+    shapes: BTreeMap<u64, Option<PrintedValues>>,
     bars: MainBar,
     /// The latest progress that was recorded.
     recorded: Option<ShownProgress>,
@@ -87,7 +87,7 @@ impl MetricExtractor {
         MetricExtractor {
             patterns: compile(metrics).unwrap_or_default(),
             declared,
-            reader: metrics.stdout.is_empty().then(LineReader::default),
+            reader: metrics.stdout.is_empty().then(MetricLineParser::default),
             meanings: Meanings::new(&metrics.names),
             gathered: PendingValues::default(),
             counter: None,
@@ -182,7 +182,7 @@ impl MetricExtractor {
     }
 
     /// METRICS-3.
-    fn take(&mut self, reading: Reading, now: Instant) {
+    fn take(&mut self, reading: PrintedValues, now: Instant) {
         let is_result = |name: &str| self.meanings.of(name).is_some_and(Meaning::is_result);
         if reading.values.iter().any(|(name, _)| is_result(name)) {
             self.note_counts(&reading);
@@ -205,7 +205,7 @@ impl MetricExtractor {
     }
 
     /// Notes which of the names that may count something have changed their value.
-    fn note_counts(&mut self, reading: &Reading) {
+    fn note_counts(&mut self, reading: &PrintedValues) {
         for (name, value) in &reading.values {
             if !self.meanings.of(name).is_some_and(Meaning::is_count) {
                 continue;
@@ -219,7 +219,7 @@ impl MetricExtractor {
         }
     }
 
-    fn add(&mut self, reading: &Reading, now: Instant) {
+    fn add(&mut self, reading: &PrintedValues, now: Instant) {
         let names = || reading.values.iter().map(|(name, _)| name.as_str());
         let value =
             |name: &str| reading.values.iter().find(|(known, _)| known == name).map(|(_, value)| *value);

@@ -157,7 +157,7 @@ impl FollowedFile {
 
 /// How far a file has been read.
 #[derive(Debug)]
-enum LogReader {
+enum MetricFileReader {
     /// The next byte of an event file.
     Events(u64),
     Rows(RowReader),
@@ -170,7 +170,7 @@ enum LogReader {
 struct FollowedLog {
     file: FollowedFile,
     kind: LogKind,
-    reader: LogReader,
+    reader: MetricFileReader,
 }
 
 /// The values of a step or a row.
@@ -211,29 +211,29 @@ impl MetricFiles {
         for log in self.logs.values_mut() {
             let Ok(mut file) = log.file.open() else { continue };
             let rows = match &mut log.reader {
-                LogReader::Events(at) => {
+                MetricFileReader::Events(at) => {
                     let (next, rows) = read_events(&mut file, *at, &mut self.media);
-                    log.reader = next.map_or(LogReader::Ended, LogReader::Events);
+                    log.reader = next.map_or(MetricFileReader::Ended, MetricFileReader::Events);
                     rows
                 }
-                LogReader::Rows(reader) => {
+                MetricFileReader::Rows(reader) => {
                     let mut rows = Vec::new();
                     let meanings = &self.sources.meanings;
                     let read = reader.read(&file, |values| rows.push(LoggedRow::of(&values, meanings)));
                     if matches!(read, Ok(false)) {
-                        log.reader = LogReader::Ended;
+                        log.reader = MetricFileReader::Ended;
                     }
                     rows
                 }
-                LogReader::Run(reader) => {
+                MetricFileReader::Run(reader) => {
                     let mut rows = Vec::new();
                     let meanings = &self.sources.meanings;
                     if !read_run(&mut file, reader, |row| rows.push(LoggedRow::of_run(row, meanings))) {
-                        log.reader = LogReader::Ended;
+                        log.reader = MetricFileReader::Ended;
                     }
                     rows
                 }
-                LogReader::Ended => continue,
+                MetricFileReader::Ended => continue,
             };
             let records = thinned(rows).into_iter().filter_map(|mut row| {
                 let mut record = row.values.take(log.kind.source(), Rank(0))?;
@@ -279,9 +279,9 @@ impl MetricFiles {
     fn follow(&mut self, key: FileKey, file: FollowedFile, kind: LogKind, begin: u64) {
         if self.logs.len() < FILES {
             let reader = match kind {
-                LogKind::Events => LogReader::Events(begin),
-                LogKind::Csv | LogKind::JsonLines => LogReader::Rows(RowReader::new(kind, begin)),
-                LogKind::Wandb => LogReader::Run(RunFileReader::new(begin)),
+                LogKind::Events => MetricFileReader::Events(begin),
+                LogKind::Csv | LogKind::JsonLines => MetricFileReader::Rows(RowReader::new(kind, begin)),
+                LogKind::Wandb => MetricFileReader::Run(RunFileReader::new(begin)),
             };
             self.logs.entry(key).or_insert(FollowedLog { file, kind, reader });
         }

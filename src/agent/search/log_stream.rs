@@ -123,7 +123,7 @@ impl KeptStream {
     /// A file cannot be read.
     pub fn read(&self, each: &mut dyn FnMut(LogChunk<'_>) -> bool) -> io::Result<bool> {
         let mut reading =
-            Reading { buf: vec![0; PIECE], filled: 0, begin: 0, number: self.first, long: None, each };
+            ChunkBuffer { buf: vec![0; PIECE], filled: 0, begin: 0, number: self.first, long: None, each };
         for span in &self.spans {
             if span.begin != reading.begin + reading.filled as u64 {
                 if !reading.finish() {
@@ -151,7 +151,7 @@ impl KeptStream {
 }
 
 /// Where a reader is.
-struct Reading<'a> {
+struct ChunkBuffer<'a> {
     buf: Vec<u8>,
     filled: usize,
     /// Where the buffer starts among all bytes of the rank.
@@ -163,7 +163,7 @@ struct Reading<'a> {
     each: &'a mut dyn FnMut(LogChunk<'_>) -> bool,
 }
 
-impl Reading<'_> {
+impl ChunkBuffer<'_> {
     /// The buffer is full: gives its whole lines, and keeps the rest.
     fn give(&mut self) -> bool {
         if self.long.is_some() {

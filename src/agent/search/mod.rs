@@ -148,7 +148,7 @@ impl Search<'_> {
         for left in (0..TRIES).rev() {
             let kept = log.open();
             let before = (self.findings.clone(), self.page.clone());
-            let mut reader = LogReader { log, kept: &kept, search: self, before: VecDeque::new(), after: 0 };
+            let mut reader = LogScan { log, kept: &kept, search: self, before: VecDeque::new(), after: 0 };
             let read = kept.read(&mut |piece| reader.piece(piece));
             match read {
                 Ok(false) => return false,
@@ -165,7 +165,7 @@ impl Search<'_> {
 }
 
 /// One log under way.
-struct LogReader<'a, 'b> {
+struct LogScan<'a, 'b> {
     log: &'a Log,
     kept: &'a KeptStream,
     search: &'a mut Search<'b>,
@@ -175,7 +175,7 @@ struct LogReader<'a, 'b> {
     after: usize,
 }
 
-impl LogReader<'_, '_> {
+impl LogScan<'_, '_> {
     /// Searches a chunk; `false` to stop.
     fn piece(&mut self, piece: LogChunk<'_>) -> bool {
         let timed = self.search.query.since.is_some() || self.search.query.until.is_some();

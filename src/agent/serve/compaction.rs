@@ -95,7 +95,7 @@ enum RecordPriority {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Fact {
+struct RecordSummary {
     first: u64,
     seq: u64,
     time: f64,
@@ -112,7 +112,7 @@ struct RecordClassifier {
 }
 
 impl RecordClassifier {
-    fn fact(&mut self, line: &[u8]) -> Option<Fact> {
+    fn fact(&mut self, line: &[u8]) -> Option<RecordSummary> {
         let light: LightRecord = serde_json::from_slice(line).ok()?;
         let place = light.event.reported.as_ref().and_then(|header| header.train_iter);
         let worth = match (
@@ -139,7 +139,7 @@ impl RecordClassifier {
         };
         let first = light.event.first.filter(|_| worth == RecordPriority::Omitted).unwrap_or(light.seq);
         let LightRecord { seq, time, generation, .. } = light;
-        Some(Fact { first, seq, time, generation, bytes: line.len() as u64, worth })
+        Some(RecordSummary { first, seq, time, generation, bytes: line.len() as u64, worth })
     }
 }
 
@@ -154,9 +154,9 @@ fn mixed(place: u64) -> u64 {
 
 /// Which of the older records stay: of a series one in `2^n` with the smallest `n` that is enough; where
 /// nothing is enough, no events, and of former generations nothing at all.
-fn choose(older: &[Fact], target: u64) -> impl Fn(&Fact) -> bool + use<> {
+fn choose(older: &[RecordSummary], target: u64) -> impl Fn(&RecordSummary) -> bool + use<> {
     let latest = older.iter().map(|fact| fact.generation).max().unwrap_or(Generation(0));
-    let keeps = move |stage: u32, fact: &Fact| match fact.worth {
+    let keeps = move |stage: u32, fact: &RecordSummary| match fact.worth {
         RecordPriority::Structure => stage < 32 || fact.generation == latest,
         RecordPriority::Event => stage < 31,
         RecordPriority::Series(place) => stage < 31 && mixed(place).trailing_zeros() >= stage,
@@ -175,7 +175,7 @@ fn choose(older: &[Fact], target: u64) -> impl Fn(&Fact) -> bool + use<> {
         bytes
     };
     let stage = (1..=32).find(|stage| bytes(*stage) <= target).unwrap_or(32);
-    move |fact: &Fact| keeps(stage, fact)
+    move |fact: &RecordSummary| keeps(stage, fact)
 }
 
 /// A file that was rewritten.
@@ -214,7 +214,7 @@ fn write_kept(old: &Arc<File>, length: u64, temporary: &Path) -> io::Result<Rewr
         line.clear();
     }
     let newest = facts.partition_point(|(offset, _)| offset + NEWEST_BYTES < length);
-    let older: Vec<Fact> = facts.iter().take(newest).filter_map(|(_, fact)| *fact).collect();
+    let older: Vec<RecordSummary> = facts.iter().take(newest).filter_map(|(_, fact)| *fact).collect();
     let keep = choose(&older, TARGET_BYTES - NEWEST_BYTES);
     let mut out = BufWriter::with_capacity(1 << 16, trust::create(temporary)?);
     let (mut left_out, mut reached) = (0, 0);

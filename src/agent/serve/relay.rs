@@ -3,7 +3,7 @@
 //!
 //! Owner: the console's link. It understands nothing of what it carries, and ends when either side does.
 
-use rankdeck_proto::lines::{LineReader, PIECE, line};
+use rankdeck_proto::lines::{LineDecoder, PIECE, line};
 use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use std::io::{self, Read, Write};
@@ -54,7 +54,7 @@ fn fold(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 
 /// From lines to bytes.
 fn unfold(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let (mut reader, mut chunk, mut bytes) = (LineReader::default(), vec![0; 16 << 10], vec![0; 16 << 10]);
+    let (mut reader, mut chunk, mut bytes) = (LineDecoder::default(), vec![0; 16 << 10], vec![0; 16 << 10]);
     loop {
         match from.read(&mut chunk) {
             Ok(0) => return Ok(()),

@@ -108,8 +108,8 @@ pub(crate) fn take(
     for path in known.into_iter().chain(numbered) {
         let found = lock(&path, run).map_err(|error| failed(&path, error))?;
         let (file, mark) = match found {
-            Lock::Own(file, mark) => (file, mark),
-            Lock::Other(run) => {
+            LockAttempt::Own(file, mark) => (file, mark),
+            LockAttempt::Other(run) => {
                 owner.get_or_insert(run);
                 continue;
             }
@@ -130,7 +130,7 @@ pub(crate) fn take(
     ))
 }
 
-enum Lock {
+enum LockAttempt {
     Own(File, String),
     /// Another live run has it.
     Other(String),
@@ -157,7 +157,7 @@ pub(crate) fn live_owner(folder: &Path) -> Option<String> {
 }
 
 /// OVERLAY-3. All hosts of the owner hold a shared lock, so whoever gets an exclusive one is alone.
-fn lock(folder: &Path, run: &RunId) -> io::Result<Lock> {
+fn lock(folder: &Path, run: &RunId) -> io::Result<LockAttempt> {
     if let Some(parent) = folder.parent() {
         create_private(parent).map_err(|failure| io::Error::other(failure.error))?;
         if let Some(reason) = entries::foreign(parent) {
@@ -180,20 +180,20 @@ fn lock(folder: &Path, run: &RunId) -> io::Result<Lock> {
                 let known = owner(&mut file)?.filter(|owner| owner.run == run.0);
                 let owner = known.map_or_else(|| new_owner(run), Ok)?;
                 set_owner(&mut file, &owner)?;
-                return Ok(Lock::Own(file, owner.mark));
+                return Ok(LockAttempt::Own(file, owner.mark));
             }
         }
         // Between two locks, another agent may have got an exclusive one: what it has written counts.
         if file.try_lock_shared().is_ok() {
             let owner = owner(&mut file)?.unwrap_or_default();
             return Ok(match owner.run == run.0 {
-                true => Lock::Own(file, owner.mark),
-                false => Lock::Other(owner.run),
+                true => LockAttempt::Own(file, owner.mark),
+                false => LockAttempt::Other(owner.run),
             });
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(Lock::Other(String::new()))
+    Ok(LockAttempt::Other(String::new()))
 }
 
 fn new_owner(run: &RunId) -> io::Result<FolderOwner> {

@@ -63,8 +63,8 @@ struct SegmentFile {
     number: u32,
     header: SegmentHeader,
     level: i32,
-    events: PackedFile,
-    log: Option<PackedFile>,
+    events: CompressedFile,
+    log: Option<CompressedFile>,
 }
 
 impl std::fmt::Debug for SegmentFile {
@@ -74,7 +74,7 @@ impl std::fmt::Debug for SegmentFile {
 }
 
 /// A file that is compressed while it is written.
-struct PackedFile {
+struct CompressedFile {
     encoder: Encoder<'static, CountedFile>,
 }
 
@@ -95,11 +95,11 @@ impl Write for CountedFile {
     }
 }
 
-impl PackedFile {
-    fn create(path: &Path, header: &SegmentHeader, level: i32) -> io::Result<PackedFile> {
+impl CompressedFile {
+    fn create(path: &Path, header: &SegmentHeader, level: i32) -> io::Result<CompressedFile> {
         let mut file = CountedFile { file: super::create(path)?, bytes: 0 };
         file.write_all(header.line().as_bytes())?;
-        Ok(PackedFile { encoder: Encoder::new(file, level)? })
+        Ok(CompressedFile { encoder: Encoder::new(file, level)? })
     }
 
     fn bytes(&self) -> u64 {
@@ -127,7 +127,7 @@ impl SegmentFiles {
         self.close()?;
         let SegmentStart { number, header, level, state } = begin;
         let file = path(&self.folder, number, false);
-        let mut events = PackedFile::create(&file, &header, level)?;
+        let mut events = CompressedFile::create(&file, &header, level)?;
         if let Err(error) = state.write_to(&mut events.encoder).and_then(|()| events.encoder.flush()) {
             // Without a complete state the segment is useless, and a full disk needs the space.
             self.remove(number, false);
@@ -147,7 +147,7 @@ impl SegmentFiles {
         }
         let log = match open.log.take() {
             Some(log) => log,
-            None => PackedFile::create(&path(&self.folder, open.number, true), &open.header, open.level)?,
+            None => CompressedFile::create(&path(&self.folder, open.number, true), &open.header, open.level)?,
         };
         open.log.insert(log).encoder.write_all(bursts)
     }
@@ -164,7 +164,7 @@ impl SegmentFiles {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (number, time) = (open.number, open.header.time);
         let bytes = open.events.close()?;
-        let log_bytes = open.log.map(PackedFile::close).transpose()?.unwrap_or(0);
+        let log_bytes = open.log.map(CompressedFile::close).transpose()?.unwrap_or(0);
         self.kept.push_back(SegmentInfo { number, time, bytes, log_bytes });
         self.trim(0);
         Ok(())
@@ -173,7 +173,8 @@ impl SegmentFiles {
     /// Closes the open segment after a failure; the written part stays and counts.
     pub(crate) fn give_up(&mut self) {
         if let Some(open) = self.open.take() {
-            let (bytes, log_bytes) = (open.events.bytes(), open.log.as_ref().map_or(0, PackedFile::bytes));
+            let (bytes, log_bytes) =
+                (open.events.bytes(), open.log.as_ref().map_or(0, CompressedFile::bytes));
             self.kept.push_back(SegmentInfo {
                 number: open.number,
                 time: open.header.time,
@@ -224,7 +225,7 @@ impl SegmentFiles {
     pub(crate) fn bytes(&self) -> u64 {
         let open = self.open.as_ref();
         let open =
-            open.map_or(0, |open| open.events.bytes() + open.log.as_ref().map_or(0, PackedFile::bytes));
+            open.map_or(0, |open| open.events.bytes() + open.log.as_ref().map_or(0, CompressedFile::bytes));
         open + self.kept.iter().map(|kept| kept.bytes + kept.log_bytes).sum::<u64>()
     }
 }

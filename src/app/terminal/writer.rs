@@ -20,7 +20,7 @@ use unicode_width::UnicodeWidthStr;
 const WAITING_BYTES: usize = 16 << 20;
 
 /// One item to write, in order.
-enum Part {
+enum TerminalItem {
     /// All cells of the screen; those that differ are written.
     Frame(Buffer),
     Bytes(Vec<u8>),
@@ -51,7 +51,7 @@ struct TerminalQueue {
 
 #[derive(Default)]
 struct FrameQueue {
-    parts: VecDeque<Part>,
+    parts: VecDeque<TerminalItem>,
     bytes: usize,
     writing: bool,
     over: bool,
@@ -96,8 +96,8 @@ impl TerminalWriter {
     /// Queues a frame; a queued one is replaced.
     pub(crate) fn frame(&self, frame: Buffer) -> io::Result<()> {
         let mut state = self.healthy()?;
-        state.parts.retain(|part| !matches!(part, Part::Frame(_)));
-        self.push(&mut state, Part::Frame(frame));
+        state.parts.retain(|part| !matches!(part, TerminalItem::Frame(_)));
+        self.push(&mut state, TerminalItem::Frame(frame));
         Ok(())
     }
 
@@ -108,20 +108,20 @@ impl TerminalWriter {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "the terminal is not reading"));
         }
         state.bytes += bytes.len();
-        self.push(&mut state, Part::Bytes(bytes.to_vec()));
+        self.push(&mut state, TerminalItem::Bytes(bytes.to_vec()));
         Ok(())
     }
 
     /// Queues bytes that are made when it is their turn: the loop does not wait for an image to be encoded.
     pub(crate) fn made(&self, make: MakeBytes) -> io::Result<()> {
         let mut state = self.healthy()?;
-        self.push(&mut state, Part::Made(make));
+        self.push(&mut state, TerminalItem::Made(make));
         Ok(())
     }
 
     /// The next frame clears the terminal and is written completely.
     pub(crate) fn forget(&self) {
-        self.push(&mut self.shared.state(), Part::Forget);
+        self.push(&mut self.shared.state(), TerminalItem::Forget);
     }
 
     /// Waits until everything is written, at most `within`; returns whether it is.
@@ -153,7 +153,7 @@ impl TerminalWriter {
         }
     }
 
-    fn push(&self, state: &mut FrameQueue, part: Part) {
+    fn push(&self, state: &mut FrameQueue, part: TerminalItem) {
         if state.failure.is_none() {
             state.parts.push_back(part);
             self.shared.more.notify_all();
@@ -187,20 +187,20 @@ fn write_all(mut out: impl Write, shared: &TerminalQueue) {
                 state = shared.more.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             let Some(part) = state.parts.pop_front() else { return };
-            if let Part::Bytes(bytes) = &part {
+            if let TerminalItem::Bytes(bytes) = &part {
                 state.bytes -= bytes.len();
             }
             state.writing = true;
             part
         };
         let encoded = match part {
-            Part::Forget => {
+            TerminalItem::Forget => {
                 shown = None;
                 Ok(Vec::new())
             }
-            Part::Bytes(bytes) => Ok(bytes),
-            Part::Made(make) => Ok(make()),
-            Part::Frame(frame) => encode(&mut shown, frame),
+            TerminalItem::Bytes(bytes) => Ok(bytes),
+            TerminalItem::Made(make) => Ok(make()),
+            TerminalItem::Frame(frame) => encode(&mut shown, frame),
         };
         if let Err(error) = encoded.and_then(|bytes| out.write_all(&bytes).and_then(|()| out.flush())) {
             return fail(shared, &error);

@@ -95,17 +95,17 @@ pub(crate) const NEEDS: &[Need] = &[
 
 /// What a launch needs of its program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct RequiredPromises {
     /// The launch is rejected without these.
     pub(crate) demanded: BTreeSet<Promise>,
     /// A line reports what happens without these.
     pub(crate) wanted: BTreeSet<Promise>,
 }
 
-impl Needs {
+impl RequiredPromises {
     /// Of a command with these options, each with the key of its value.
-    fn of<'a>(command: &str, options: impl IntoIterator<Item = (&'static str, &'a str)>) -> Needs {
-        let mut needs = Needs::default();
+    fn of<'a>(command: &str, options: impl IntoIterator<Item = (&'static str, &'a str)>) -> RequiredPromises {
+        let mut needs = RequiredPromises::default();
         for (option, key) in options {
             let is_this = |need: &&Need| (need.command, need.option) == (command, option);
             for need in NEEDS.iter().filter(is_this).filter(|need| need.key.is_empty() || need.key == key) {
@@ -120,8 +120,8 @@ impl Needs {
     }
 
     /// Of overrides alone, as typed for this command.
-    pub(crate) fn of_sets(command: &str, sets: &[String]) -> Needs {
-        Needs::of(command, keys(sets).map(|key| ("set", key)))
+    pub(crate) fn of_sets(command: &str, sets: &[String]) -> RequiredPromises {
+        RequiredPromises::of(command, keys(sets).map(|key| ("set", key)))
     }
 }
 
@@ -132,26 +132,26 @@ fn keys(sets: &[String]) -> impl Iterator<Item = &str> {
 
 impl RunArgs {
     /// What the options need of the program.
-    pub(crate) fn needs(&self) -> Needs {
+    pub(crate) fn needs(&self) -> RequiredPromises {
         let goals = self.until.iter().map(|goal| ("until", goal.name()));
         let given = [("from", self.from.is_some()), ("carry_on", self.carry_on)];
         let given = given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| (option, ""));
-        Needs::of("run", keys(&self.set).map(|key| ("set", key)).chain(goals).chain(given))
+        RequiredPromises::of("run", keys(&self.set).map(|key| ("set", key)).chain(goals).chain(given))
     }
 }
 
 impl CheckArgs {
     /// What the options need of the program.
-    pub(crate) fn needs(&self) -> Needs {
-        Needs::of_sets("check", &self.set)
+    pub(crate) fn needs(&self) -> RequiredPromises {
+        RequiredPromises::of_sets("check", &self.set)
     }
 }
 
 impl SbatchArgs {
     /// What the options need of the program.
-    pub(crate) fn needs(&self) -> Needs {
+    pub(crate) fn needs(&self) -> RequiredPromises {
         let requeue = self.requeue.then_some(("requeue", ""));
-        Needs::of("sbatch", keys(&self.set).map(|key| ("set", key)).chain(requeue))
+        RequiredPromises::of("sbatch", keys(&self.set).map(|key| ("set", key)).chain(requeue))
     }
 }
 
@@ -323,8 +323,8 @@ mod tests {
         assert!(until.demanded.is_empty() && until.wanted.contains(&Promise::Evaluations));
         let continued = run("e.toml --continue");
         assert!(continued.demanded.is_empty() && continued.wanted.contains(&Promise::Resume));
-        let typed = |text: &str| Needs::of_sets("run", &[text.to_owned()]);
+        let typed = |text: &str| RequiredPromises::of_sets("run", &[text.to_owned()]);
         assert!(typed(" run.seed = 2").demanded.contains(&Promise::Seed));
-        assert_eq!(typed("learn.seed=1"), Needs::default());
+        assert_eq!(typed("learn.seed=1"), RequiredPromises::default());
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::app::stderr;
 use crate::cli::args::CheckArgs;
-use crate::cli::support::measure::judge::{self, Fact};
+use crate::cli::support::measure::judge::{self, Anomaly};
 use crate::cli::support::measure::{self, Measurement, baseline};
 use crate::cli::support::preflight::{
     self, CheckResult, CheckStatus, HostAnswer, PreflightInput, PreflightReport,
@@ -21,7 +21,7 @@ use rankdeck_types::code::Code;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::{Plan, PlanDraft};
-use rankdeck_types::promise::{Contract, Kept, Term};
+use rankdeck_types::promise::{Contract, ContractTerm, Kept};
 use rankdeck_types::words::{bytes, plural};
 use rankdeck_types::{hidden, quote};
 use serde_json::{Value, json};
@@ -169,10 +169,10 @@ async fn measure_hosts(
         let text = format!("{}, {}", plural(now.hosts.len(), "host"), plural(now.pairs.len(), "pair"));
         report.last.push(("measure", CheckResult::passed(text)));
     }
-    for Fact { text, hint } in facts {
+    for Anomaly { text, hint } in facts {
         report.last.push(("measure", CheckResult::warning(text, hint, "")));
     }
-    for Fact { text, hint } in worse {
+    for Anomaly { text, hint } in worse {
         let text = format!("{text} in the baseline ({since})");
         report.last.push(("measure", CheckResult::warning(text, hint, "")));
     }
@@ -206,7 +206,7 @@ fn promise_lines(contract: &Contract) -> Vec<String> {
 }
 
 /// A promise as a line of JSON.
-fn promise_json(term: &Term, run: &RunId, time: f64) -> Value {
+fn promise_json(term: &ContractTerm, run: &RunId, time: f64) -> Value {
     json!({
         "kind": "promise",
         "run": run,

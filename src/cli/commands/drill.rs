@@ -9,7 +9,7 @@
 
 use crate::app::signals::ConsoleSignals;
 use crate::app::stderr;
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::args::{DrillArgs, DrillCase};
 use crate::cli::support::drill::console::{DrillConsole, Waited};
 use crate::cli::support::drill::events::{RunEvents, SeenCheckpoint};
@@ -71,7 +71,7 @@ pub(crate) async fn drill(
     {
         stderr::line(&line);
     }
-    let needs = Needs::of_sets("drill", &args.set);
+    let needs = RequiredPromises::of_sets("drill", &args.set);
     let launch = LaunchOptions {
         sets: &args.set,
         exclude: &args.exclude,

@@ -44,12 +44,12 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
 }
 
 /// A process, and the host that shows it.
-type Found = (usize, Holder);
+type HostHolder = (usize, Holder);
 
 /// The processes of all hosts. Of hosts that are one machine, each shows the same processes and knows other runs:
 /// who knows the run of a process decides.
-fn merged(lists: Vec<(usize, HolderList)>) -> Vec<Found> {
-    let mut all: Vec<Found> = Vec::new();
+fn merged(lists: Vec<(usize, HolderList)>) -> Vec<HostHolder> {
+    let mut all: Vec<HostHolder> = Vec::new();
     let mut known: BTreeMap<(String, HolderName), usize> = BTreeMap::new();
     for (index, list) in lists {
         for holder in list.holders {
@@ -70,7 +70,11 @@ fn merged(lists: Vec<(usize, HolderList)>) -> Vec<Found> {
 }
 
 /// The processes to end: all leftovers, or those that are named.
-fn chosen<'a>(hosts: &[Host], holders: &'a [Found], args: &GpusArgs) -> Result<Vec<&'a Found>, Failure> {
+fn chosen<'a>(
+    hosts: &[Host],
+    holders: &'a [HostHolder],
+    args: &GpusArgs,
+) -> Result<Vec<&'a HostHolder>, Failure> {
     if args.free {
         return Ok(holders.iter().filter(|(_, holder)| holder.status == HolderStatus::Leftover).collect());
     }
@@ -78,7 +82,7 @@ fn chosen<'a>(hosts: &[Host], holders: &'a [Found], args: &GpusArgs) -> Result<V
 }
 
 /// The process that `PID` or `HOST:PID` names.
-fn named<'a>(hosts: &[Host], holders: &'a [Found], text: &str) -> Result<&'a Found, Failure> {
+fn named<'a>(hosts: &[Host], holders: &'a [HostHolder], text: &str) -> Result<&'a HostHolder, Failure> {
     let (host, pid) = match text.rsplit_once(':') {
         Some((host, pid)) => (Some(host), pid),
         None => (None, text),
@@ -92,8 +96,8 @@ fn named<'a>(hosts: &[Host], holders: &'a [Found], text: &str) -> Result<&'a Fou
     }
     let name_of = |index: usize| hosts.get(index).map_or("", |host| host.name.as_str());
     let is_meant =
-        |(index, holder): &&Found| holder.pid == pid && host.is_none_or(|host| host == name_of(*index));
-    let found: Vec<&Found> = holders.iter().filter(is_meant).collect();
+        |(index, holder): &&HostHolder| holder.pid == pid && host.is_none_or(|host| host == name_of(*index));
+    let found: Vec<&HostHolder> = holders.iter().filter(is_meant).collect();
     let (index, holder) = match found.as_slice() {
         [one] => one,
         [] => {
@@ -117,7 +121,12 @@ fn named<'a>(hosts: &[Host], holders: &'a [Found], text: &str) -> Result<&'a Fou
     }
 }
 
-async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &GpusArgs) -> Result<u8, Failure> {
+async fn end(
+    hosts: &[Host],
+    holders: &[HostHolder],
+    chosen: Vec<&HostHolder>,
+    args: &GpusArgs,
+) -> Result<u8, Failure> {
     if chosen.is_empty() {
         args.output.outcome("no leftover processes");
         hints(hosts, holders, args.output);
@@ -162,7 +171,7 @@ async fn end(hosts: &[Host], holders: &[Found], chosen: Vec<&Found>, args: &Gpus
     Ok(result)
 }
 
-fn question(chosen: &[&Found]) -> String {
+fn question(chosen: &[&HostHolder]) -> String {
     let runs: BTreeSet<&String> = chosen.iter().filter_map(|(_, holder)| holder.run.as_ref()).collect();
     let hosts: BTreeSet<usize> = chosen.iter().map(|(index, _)| *index).collect();
     let unproven = chosen.iter().filter(|(_, holder)| holder.status == HolderStatus::Unproven).count();
@@ -209,7 +218,7 @@ fn reported(host: &Host, ending: &[&Holder], report: &FreeReport, as_json: bool)
     all_ended
 }
 
-fn list(hosts: &[Host], holders: &[Found], output: PrintArgs) {
+fn list(hosts: &[Host], holders: &[HostHolder], output: PrintArgs) {
     if output.json {
         holders.iter().for_each(|(index, holder)| {
             print::json(&self::as_json(&hosts[*index], holder));
@@ -225,7 +234,7 @@ fn list(hosts: &[Host], holders: &[Found], output: PrintArgs) {
 }
 
 /// What can be done about it.
-fn hints(hosts: &[Host], holders: &[Found], output: PrintArgs) {
+fn hints(hosts: &[Host], holders: &[HostHolder], output: PrintArgs) {
     let with = |status| holders.iter().filter(move |(_, holder)| holder.status == status);
     if with(HolderStatus::Leftover).next().is_some() {
         output.progress("hint: end leftover processes with `rankdeck gpus --free`");
@@ -239,7 +248,7 @@ fn hints(hosts: &[Host], holders: &[Found], output: PrintArgs) {
 const HEADER: [&str; 12] =
     ["HOST", "PID", "USER", "RUN", "AGE", "PARENT", "GPU", "MEMORY", "USE", "SHM", "STATUS", "COMMAND"];
 
-fn print_table(hosts: &[Host], holders: &[&Found]) {
+fn print_table(hosts: &[Host], holders: &[&HostHolder]) {
     let header = HEADER.map(str::to_owned).to_vec();
     let rows = holders.iter().map(|(index, holder)| row(&hosts[*index], holder));
     print::text(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
@@ -333,7 +342,7 @@ mod tests {
 
     #[test]
     fn gpus_1_free_takes_leftovers_only() {
-        let all: Vec<Found> = [
+        let all: Vec<HostHolder> = [
             HolderStatus::Leftover,
             HolderStatus::Unproven,
             HolderStatus::InUse,

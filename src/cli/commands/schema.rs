@@ -17,8 +17,8 @@ const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 pub(crate) fn print(what: SchemaOf) -> u8 {
     let schema = match what {
         SchemaOf::Experiment => experiment(),
-        SchemaOf::Hosts => root("rankdeck hosts.toml", table(Hosts::KEYS.iter(), Values::Own)),
-        SchemaOf::Ui => root("rankdeck ui.toml", table(Ui::KEYS.iter(), Values::Own)),
+        SchemaOf::Hosts => root("rankdeck hosts.toml", table(Hosts::KEYS.iter(), ValueSource::Own)),
+        SchemaOf::Ui => root("rankdeck ui.toml", table(Ui::KEYS.iter(), ValueSource::Own)),
         SchemaOf::Events => events(),
     };
     print::data(&serde_json::to_string_pretty(&schema).unwrap_or_default());
@@ -33,7 +33,7 @@ fn root(title: &str, mut schema: Value) -> Value {
 
 /// Where the values of a table may come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Values {
+enum ValueSource {
     /// The table has them all.
     Own,
     /// A base or a section may have them.
@@ -43,7 +43,7 @@ enum Values {
 /// No table is required: a file may inherit everything from others. The keys of a table are required unless the
 /// file has a base or uses sections.
 fn experiment() -> Value {
-    let mut schema = table(Experiment::KEYS.iter(), Values::Inherited);
+    let mut schema = table(Experiment::KEYS.iter(), ValueSource::Inherited);
     schema["if"] = json!({ "anyOf": [{ "required": ["base"] }, { "required": ["use"] }] });
     schema["else"] = json!({ "properties": required_below(Experiment::KEYS) });
     let names = json!({ "type": "array", "items": { "type": "string" } });
@@ -64,7 +64,7 @@ fn experiment() -> Value {
     root("rankdeck experiment", schema)
 }
 
-fn table(keys: impl Iterator<Item = &'static ConfigKey>, values: Values) -> Value {
+fn table(keys: impl Iterator<Item = &'static ConfigKey>, values: ValueSource) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for key in keys {
         properties.insert(key.name.to_owned(), property(key, values));
@@ -73,7 +73,7 @@ fn table(keys: impl Iterator<Item = &'static ConfigKey>, values: Values) -> Valu
         }
     }
     let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    if values == Values::Own {
+    if values == ValueSource::Own {
         schema["required"] = json!(required);
     }
     schema
@@ -101,7 +101,7 @@ fn required_in(keys: Keys) -> Value {
     json!({ "required": names, "properties": required_below(keys) })
 }
 
-fn property(key: &ConfigKey, values: Values) -> Value {
+fn property(key: &ConfigKey, values: ValueSource) -> Value {
     let mut schema = kind(&key.kind, values);
     schema["description"] = key.doc.into();
     if let Fallback::Value(value) = key.default
@@ -113,7 +113,7 @@ fn property(key: &ConfigKey, values: Values) -> Value {
     schema
 }
 
-fn kind(kind: &ValueKind, values: Values) -> Value {
+fn kind(kind: &ValueKind, values: ValueSource) -> Value {
     let text = |rule: &TextRule| {
         let mut schema = json!({ "type": "string", "minLength": 1 });
         if let Some(pattern) = rule.pattern {
@@ -158,13 +158,13 @@ fn kind(kind: &ValueKind, values: Values) -> Value {
         ] }),
         ValueKind::Table(keys) => table(keys.iter(), values),
         // A list is never inherited in part.
-        ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys.iter(), Values::Own) }),
+        ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys.iter(), ValueSource::Own) }),
         ValueKind::Tagged { tag, variants } => tagged(tag, variants, values),
     }
 }
 
 /// The keys of all variants; a tag selects those of its own.
-fn tagged(tag: &str, variants: &'static [Variant], values: Values) -> Value {
+fn tagged(tag: &str, variants: &'static [Variant], values: ValueSource) -> Value {
     let mut properties: Map<String, Value> = Map::new();
     for key in variants.iter().flat_map(|variant| variant.keys) {
         let schema = property(key, values);
@@ -197,7 +197,7 @@ fn tagged(tag: &str, variants: &'static [Variant], values: Values) -> Value {
         "additionalProperties": false,
         "allOf": variants.iter().map(own).collect::<Vec<_>>(),
     });
-    if values == Values::Own {
+    if values == ValueSource::Own {
         schema["required"] = json!([tag]);
     }
     schema

@@ -1,6 +1,6 @@
 //! Finds experiment files and plans their launches on the known hosts.
 
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::preflight;
 use crate::cli::run_id::new_run_id;
 use crate::cli::support::contract;
@@ -103,7 +103,7 @@ pub(super) fn preview(
         Ok(draft) => draft,
         Err(error) => return preview(error.to_string().lines().map(str::to_owned).collect(), false),
     };
-    let needs = Needs::of_sets("run", &sets);
+    let needs = RequiredPromises::of_sets("run", &sets);
     if let Err(failure) = contract::demand(&draft.experiment, &source, &draft.hosts, &needs) {
         return preview(failure.lines(), false);
     }

@@ -1,6 +1,6 @@
 //! The gate of every launch: reads what a program declares, and rejects what its options need and it does not keep.
 
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::support::program_source::ProgramSource;
 use crate::cli::support::{Failure, rank_variables};
 use rankdeck_config::{ExperimentSource, HostsSource};
@@ -22,7 +22,7 @@ pub(crate) fn demand(
     experiment: &Experiment,
     source: &ExperimentSource,
     hosts: &[Host],
-    needs: &Needs,
+    needs: &RequiredPromises,
 ) -> Result<(), Failure> {
     if needs.demanded.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) fn complete(
     draft: &mut PlanDraft,
     hosts: &HostsSource,
     source: &ExperimentSource,
-    needs: &Needs,
+    needs: &RequiredPromises,
 ) -> Result<Option<&'static str>, Failure> {
     let facts = facts(&draft.experiment, source, &draft.hosts);
     let why = rank_variables::decide(draft, hosts, &facts);
@@ -45,7 +45,7 @@ pub(crate) fn complete(
     checked(&draft.contract(), needs).map(|()| why)
 }
 
-fn checked(contract: &Contract, needs: &Needs) -> Result<(), Failure> {
+fn checked(contract: &Contract, needs: &RequiredPromises) -> Result<(), Failure> {
     let asked: Vec<Promise> = needs.demanded.iter().copied().collect();
     contract.demand(&asked).map_err(refused)
 }
@@ -66,7 +66,11 @@ pub(crate) fn demand_of_run(model: &Model, promise: Promise) -> Result<(), Failu
 }
 
 /// Returns the note on a launch that is to resume, now or by itself, if its program does not declare that it can.
-pub(crate) fn caution(experiment: &Experiment, contract: &Contract, needs: &Needs) -> Option<String> {
+pub(crate) fn caution(
+    experiment: &Experiment,
+    contract: &Contract,
+    needs: &RequiredPromises,
+) -> Option<String> {
     let who = match needs.wanted.contains(&Promise::Resume) {
         true => "the run",
         false if experiment.restarts_by_itself() => "each restart",
@@ -93,7 +97,7 @@ mod tests {
     fn draft_with_a_promise_not_kept_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("e.toml");
-        let rejected = |script: &str, needs: &Needs| {
+        let rejected = |script: &str, needs: &RequiredPromises| {
             std::fs::write(folder.path().join("t.py"), script).unwrap();
             std::fs::write(&path, "[run]\nname = \"a\"\n[launch]\ncommand = [\"python3\", \"t.py\"]\n")
                 .unwrap();
@@ -107,10 +111,10 @@ mod tests {
             (completed.is_err(), noted)
         };
         let resume = || [Promise::Resume].into();
-        let from = Needs { demanded: resume(), ..Needs::default() };
-        let continued = Needs { wanted: resume(), ..Needs::default() };
+        let from = RequiredPromises { demanded: resume(), ..RequiredPromises::default() };
+        let continued = RequiredPromises { wanted: resume(), ..RequiredPromises::default() };
         let reads = "import os\nfrom_ = os.environ.get(\"RANKDECK_RESUME\")\n";
-        assert_eq!(rejected("import torch\n", &Needs::default()), (false, false));
+        assert_eq!(rejected("import torch\n", &RequiredPromises::default()), (false, false));
         assert_eq!(rejected("import torch\n", &from), (true, false));
         assert_eq!(rejected("import torch\n", &continued), (false, true));
         assert_eq!(rejected(reads, &from), (false, false));

@@ -1,7 +1,7 @@
 //! What a launch is before any host is asked: the draft of its plan and its code, from one command line. `run` and
 //! `drill` take the same way.
 
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::work_place::{self, WorkPlace};
 use crate::cli::support::{Failure, contract};
@@ -19,7 +19,7 @@ pub(crate) struct LaunchOptions<'a> {
     /// Hosts of `--exclude`.
     pub(crate) exclude: &'a [String],
     /// Promises that the command line needs.
-    pub(crate) needs: &'a Needs,
+    pub(crate) needs: &'a RequiredPromises,
     /// It is a trial of a sweep.
     pub(crate) is_trial: bool,
     /// The run may be broken on purpose.

@@ -2,7 +2,7 @@
 //! consoles.
 
 use crate::app::overrides;
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::support::prompt::NoPrompts;
 use crate::cli::support::{Failure, code_record, contract};
 use rankdeck_config::ExperimentSource;
@@ -34,7 +34,7 @@ pub(crate) struct RelaunchSpec {
 pub(crate) fn read_files(question: FileQuestion) -> FileAnswer {
     let OfferedRun { spec, run, hosts, .. } = offered().clone();
     // Overrides need no other promise.
-    let needs = Needs { demanded: [Promise::Seed].into(), ..Needs::default() };
+    let needs = RequiredPromises { demanded: [Promise::Seed].into(), ..RequiredPromises::default() };
     let mistakes = question.changed.and_then(|changed| check(spec.as_ref(), &changed, &[], &needs).err());
     let mut mistakes = mistakes.unwrap_or_default();
     let code = question.code.map(|code| code_record::standing(run.as_ref(), &code));
@@ -65,7 +65,7 @@ fn upload(run: &RunId, hosts: &[Host]) -> Result<String, Failure> {
 /// All mistakes in the overrides and in the resulting experiment.
 pub(crate) fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
     let changed = overrides::change(experiment, sets)?;
-    let needs = Needs::of_sets("restart", sets);
+    let needs = RequiredPromises::of_sets("restart", sets);
     Ok(ChangedExperiment { unchecked: !needs.demanded.is_empty(), ..changed })
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn change_of(
     hosts: &[Host],
 ) -> Result<ChangedExperiment, Vec<String>> {
     let changed = overrides::change(experiment, sets)?;
-    check(spec, &changed.experiment, hosts, &Needs::of_sets("restart", sets))?;
+    check(spec, &changed.experiment, hosts, &RequiredPromises::of_sets("restart", sets))?;
     Ok(changed)
 }
 
@@ -89,7 +89,7 @@ fn check(
     spec: Option<&RelaunchSpec>,
     experiment: &Experiment,
     hosts: &[Host],
-    needs: &Needs,
+    needs: &RequiredPromises,
 ) -> Result<(), Vec<String>> {
     let file = spec.map_or_else(|| PathBuf::from("experiment.toml"), |spec| spec.experiment.clone());
     let checked = contract::demand(experiment, &ExperimentSource::File(file), hosts, needs);

@@ -170,7 +170,7 @@ pub(crate) async fn checkpoint_of_run(
     let files = checkpoints(first, run, host_keys).await?;
     let earlier = EarlierRuns { readers: vec![first.clone()], files, run_index: RunIndex::default() };
     match earlier.place(run, checkpoint) {
-        Some(FoundCheckpoint { place: CheckpointPlace::File(path), .. }) => Ok(path),
+        Some(ResumeCandidate { place: CheckpointPlace::File(path), .. }) => Ok(path),
         _ => Err(lacks(earlier.files_of(run), run, checkpoint)),
     }
 }
@@ -199,7 +199,7 @@ struct EarlierRuns {
 
 /// A checkpoint of a run.
 #[derive(Debug, Clone, PartialEq)]
-struct FoundCheckpoint {
+struct ResumeCandidate {
     run: String,
     place: CheckpointPlace,
 }
@@ -215,7 +215,7 @@ enum CheckpointPlace {
 /// The newest run that has a checkpoint.
 #[derive(Debug, Default, PartialEq)]
 struct Newest {
-    saved: Option<FoundCheckpoint>,
+    saved: Option<ResumeCandidate>,
     /// A newer run that made progress and has no checkpoint.
     unsaved: Option<String>,
 }
@@ -251,8 +251,8 @@ impl EarlierRuns {
     }
 
     /// Finds a checkpoint of a run: a file with that name, else the latest one that is known of its program.
-    fn place(&self, run: &str, checkpoint: &str) -> Option<FoundCheckpoint> {
-        let saved = |place| Some(FoundCheckpoint { run: run.to_owned(), place });
+    fn place(&self, run: &str, checkpoint: &str) -> Option<ResumeCandidate> {
+        let saved = |place| Some(ResumeCandidate { run: run.to_owned(), place });
         let file = format!("{checkpoint}.ckpt");
         if let Some(found) = self.files_of(run)
             && found.files.iter().any(|entry| entry.path == file)
@@ -268,7 +268,7 @@ impl EarlierRuns {
     }
 
     /// Returns the checkpoint of the run that a name selects ([`run_name::resolve`]).
-    fn named(&self, run: &str, checkpoint: &str) -> Result<FoundCheckpoint, Failure> {
+    fn named(&self, run: &str, checkpoint: &str) -> Result<ResumeCandidate, Failure> {
         let names = self.names();
         let named: Vec<NamedRun> = names.iter().map(|name| NamedRun { name, is_active: false }).collect();
         let Ok(selected) = run_name::resolve(&named, Some(run), RunAction::Read) else {
@@ -310,7 +310,7 @@ impl EarlierRuns {
     }
 
     /// Returns the path on a host of the new run: the host that saved it, or one that shares its disk.
-    async fn path(&self, saved: FoundCheckpoint, host_keys: &HostKeyArgs) -> Result<String, Failure> {
+    async fn path(&self, saved: ResumeCandidate, host_keys: &HostKeyArgs) -> Result<String, Failure> {
         let (host, path) = match saved.place {
             CheckpointPlace::File(path) => return Ok(path),
             CheckpointPlace::Known { host, path } => (host, path),
@@ -402,8 +402,8 @@ mod tests {
         EarlierRuns { readers: vec![host("a")], files: files.collect(), run_index }
     }
 
-    fn reported(run: &str, host: &str, path: &str) -> FoundCheckpoint {
-        FoundCheckpoint {
+    fn reported(run: &str, host: &str, path: &str) -> ResumeCandidate {
+        ResumeCandidate {
             run: run.into(),
             place: CheckpointPlace::Known { host: host.into(), path: path.into() },
         }
@@ -425,7 +425,7 @@ mod tests {
         assert!(all.named("ck-2", "best").is_err() && all.named("none", LATEST).is_err());
         let file = CheckpointPlace::File("/w/runs/ppo-1/checkpoints/latest.ckpt".into());
         for found in [all.named("ppo", LATEST).ok(), all.newest(|run| run == "ppo-1").saved] {
-            assert_eq!(found, Some(FoundCheckpoint { run: "ppo-1".into(), place: file.clone() }));
+            assert_eq!(found, Some(ResumeCandidate { run: "ppo-1".into(), place: file.clone() }));
         }
     }
 

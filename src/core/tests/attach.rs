@@ -280,7 +280,7 @@ fn succeeded() -> Cluster {
     c.all_ready();
     c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into(), ends: false });
     c.host_ends(0, true);
-    let ending = Box::new(Ending::clean(RunOutcome::Succeeded, 0, "reached iters=10"));
+    let ending = Box::new(RunEnd::clean(RunOutcome::Succeeded, 0, "reached iters=10"));
     c.record(0, RecordEvent::Ended { ending });
     c
 }

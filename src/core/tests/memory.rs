@@ -96,7 +96,7 @@ fn sample() -> HostSample {
 
 fn inspection() -> Inspection {
     let frame = Frame { function: some(), file: Some(some()), line: Some(1) };
-    let holder = || Holder { name: some(), does: some(), state: 'S', ..Default::default() };
+    let holder = || BlockingProcess { name: some(), does: some(), state: 'S', ..Default::default() };
     let group = GroupView { name: some(), ranks: vec![1], call: call(), ..Default::default() };
     Inspection {
         os: OsState { words: some(), wchan: Some(some()), syscall: Some(some()), ..Default::default() },
@@ -183,10 +183,10 @@ fn records() -> Vec<RecordEvent> {
     };
     let left = Survivor { pid: 1, rank: None, state: 'S', command: some() };
     let work = Work::Lost { path: some(), bytes: Some(1), env_step: None, steps: None, seconds: None };
-    let ending = Ending {
+    let ending = RunEnd {
         first_failure: Some(some()),
         work: Some(work),
-        ..Ending::new(RunOutcome::Failed, 1, some())
+        ..RunEnd::new(RunOutcome::Failed, 1, some())
     };
     let file = CheckpointFile { path: some(), bytes: 1, modified: 1.0, ..CheckpointFile::default() };
     let mut all = vec![

@@ -175,7 +175,7 @@ fn restart_6_stop_between_generations_ends_the_run() {
 #[test]
 fn restart_6_recorded_end_is_obeyed_without_backoff() {
     let at_once = || Restart { backoff_s: 0.0, ..policy(5) };
-    let ending = || Box::new(Ending::clean(RunOutcome::Stopped, 130, "stopped by a user"));
+    let ending = || Box::new(RunEnd::clean(RunOutcome::Stopped, 130, "stopped by a user"));
     // Another host is away: nothing was launched yet.
     let away = || {
         let mut c = with(2, at_once());

@@ -14,7 +14,7 @@ use crate::model::{
 use crate::report::VerdictReport;
 use crate::series::Series;
 use crate::session::HISTORY;
-use rankdeck_proto::inspection::{Frame, Holder, Inspection, Obstacle, PythonView};
+use rankdeck_proto::inspection::{BlockingProcess, Frame, Inspection, Obstacle, PythonView};
 use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
@@ -512,12 +512,12 @@ impl Truncator {
         }
     }
 
-    fn holders(&mut self, holders: &mut Vec<Holder>) {
+    fn holders(&mut self, holders: &mut Vec<BlockingProcess>) {
         self.list(LIST, holders);
         holders.iter_mut().for_each(|holder| self.holder(holder));
     }
 
-    fn holder(&mut self, holder: &mut Holder) {
+    fn holder(&mut self, holder: &mut BlockingProcess) {
         self.texts(NAME, [&mut holder.name, &mut holder.does]);
     }
 }

@@ -11,7 +11,7 @@ use crate::run::{EndCause, RunStage, StopRequest};
 use crate::session::EventCtx;
 use crate::watch::separate_programs;
 use crate::work::{self, ReachedWork, WorkFacts};
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Work};
+use rankdeck_proto::message::{ConsoleMessage, RunEnd, StopMode, Work};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::promise::Promise;
@@ -268,11 +268,11 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     }
     let ending = failure::ending(ctx);
     let work = ending.work.clone().or_else(|| work_left(ctx, &ending));
-    let mut ending = with_separate_programs(ctx, with_killed_ranks(ctx, Ending { work, ..ending }));
+    let mut ending = with_separate_programs(ctx, with_killed_ranks(ctx, RunEnd { work, ..ending }));
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         let reason = format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", "));
-        ending = Ending { work: ending.work, ..Ending::new(RunOutcome::Failed, code, reason) };
+        ending = RunEnd { work: ending.work, ..RunEnd::new(RunOutcome::Failed, code, reason) };
     }
     transition::finish(ctx, ending);
 }
@@ -313,7 +313,7 @@ const SLOW_ITERATION_MS: u64 = 2_000;
 
 /// A stop that killed ranks is not a success. A user's program may end by SIGKILL only: then a stop on request
 /// is as clean as it can be unless work is lost, and a target is not reached cleanly.
-fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
+fn with_killed_ranks(ctx: &EventCtx<'_>, ending: RunEnd) -> RunEnd {
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let recorded = ctx.session.run.facts.recorded_ending.is_some();
     let good = ending.outcome == RunOutcome::Succeeded;
@@ -322,13 +322,13 @@ fn with_killed_ranks(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
         return ending;
     }
     let is_lost = ending.work.as_ref().is_some_and(Work::is_lost);
-    let exit_code = if builtin || good || is_lost { Ending::KILLED } else { ending.exit_code };
+    let exit_code = if builtin || good || is_lost { RunEnd::KILLED } else { ending.exit_code };
     let reason = format!("{}, not clean: ranks were killed", ending.reason);
-    Ending { outcome: RunOutcome::Stopped, exit_code, reason, ..ending }
+    RunEnd { outcome: RunOutcome::Stopped, exit_code, reason, ..ending }
 }
 
 /// What the end leaves of the work; `None` if ranks ended by themselves with their work done, or never began.
-fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
+fn work_left(ctx: &EventCtx<'_>, ending: &RunEnd) -> Option<Work> {
     let (model, run) = (&*ctx.model, &ctx.session.run);
     let facts = &run.facts;
     let by_itself = ending.outcome == RunOutcome::Succeeded && !facts.ordered;
@@ -360,12 +360,12 @@ fn work_left(ctx: &EventCtx<'_>, ending: &Ending) -> Option<Work> {
 }
 
 /// The end of ranks that were no run of one program shows it: the warning may have gone unnoticed.
-fn with_separate_programs(ctx: &EventCtx<'_>, ending: Ending) -> Ending {
+fn with_separate_programs(ctx: &EventCtx<'_>, ending: RunEnd) -> RunEnd {
     let is_known = ctx.session.run.facts.recorded_ending.is_some() || ending.outcome == RunOutcome::Failed;
     let Some(ranks) = separate_programs(ctx.model, 0).filter(|_| !is_known) else { return ending };
     let sentence = Reason::SeparatePrograms.row().sentence(SentenceForm::Usual);
     let text = fill(sentence, &[("count", ranks.len().to_string())]);
-    Ending { reason: format!("{}; {text}", ending.reason), ..ending }
+    RunEnd { reason: format!("{}; {text}", ending.reason), ..ending }
 }
 
 /// What a stop waits for, where that takes long enough to be noticed.

@@ -8,7 +8,7 @@ use crate::model::HostModel;
 use crate::report::FirstFailure;
 use crate::run::BlamePriority;
 use crate::session::{EventCtx, RecordContext};
-use rankdeck_proto::message::Ending;
+use rankdeck_proto::message::RunEnd;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 
@@ -81,11 +81,11 @@ fn all_alike(ctx: &EventCtx<'_>) -> Option<String> {
 }
 
 /// The ending of the run. If all ranks failed with the same error, none is singled out.
-pub(super) fn ending(ctx: &EventCtx<'_>) -> Ending {
+pub(super) fn ending(ctx: &EventCtx<'_>) -> RunEnd {
     let ending = ctx.session.run.facts.ending();
     let first = ctx.session.run.facts.culprit().filter(|first| first.text == ending.reason);
     let reason = first.and_then(|_| all_alike(ctx));
-    Ending { reason: reason.unwrap_or_else(|| ending.reason.clone()), ..ending }
+    RunEnd { reason: reason.unwrap_or_else(|| ending.reason.clone()), ..ending }
 }
 
 /// The report about the present generation's failures, if there are any.

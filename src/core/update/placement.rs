@@ -15,7 +15,7 @@ use crate::report::RunOutcome;
 use crate::run::RunStage;
 use crate::session::EventCtx;
 use rankdeck_proto::message::{
-    CheckpointContent, CheckpointOrder, CheckpointReply, ConsoleMessage, Ending, PIECE,
+    CheckpointContent, CheckpointOrder, CheckpointReply, ConsoleMessage, PIECE, RunEnd,
 };
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -444,5 +444,5 @@ fn refuse(ctx: &mut EventCtx<'_>, error: HintedError) {
         policy::refuse(ctx, text.clone());
     }
     let reason = format!("generation {generation} did not start: {text}");
-    transition::finish(ctx, Ending::new(RunOutcome::Failed, 1, reason));
+    transition::finish(ctx, RunEnd::new(RunOutcome::Failed, 1, reason));
 }

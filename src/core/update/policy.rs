@@ -28,7 +28,7 @@ use crate::origin::{self, LATEST, Standing, exclusion};
 use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::run::{EndCause, PendingGeneration, RequestedRestart, RunProgress, RunStage};
 use crate::session::{EventCtx, RecordContext};
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, end_refusal};
+use rankdeck_proto::message::{ConsoleMessage, RunEnd, StopMode, end_refusal};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
@@ -127,7 +127,7 @@ pub(super) fn ended(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
 }
 
 /// RESTART-6. A host has recorded the end of a generation, before any later one started there.
-pub(super) fn end_recorded(ctx: &mut EventCtx<'_>, generation: Generation, ending: Ending) {
+pub(super) fn end_recorded(ctx: &mut EventCtx<'_>, generation: Generation, ending: RunEnd) {
     let run = &mut ctx.session.run;
     let (launcher, current) = (run.is_launcher(), run.is_current(generation));
     run.ended |= current;
@@ -365,7 +365,7 @@ pub(super) fn gives_up_on_absent(ctx: &mut EventCtx<'_>) -> bool {
         refuse(ctx, error.with_hint());
     }
     let reason = format!("generation {generation} did not start: no response from {list}");
-    transition::finish(ctx, Ending::new(RunOutcome::Failed, 3, reason));
+    transition::finish(ctx, RunEnd::new(RunOutcome::Failed, 3, reason));
     true
 }
 

@@ -5,7 +5,7 @@
 
 use super::charts::{self, RankScalars};
 use super::progress;
-use crate::end::{RankEnd, RankEvidence, of_rank};
+use crate::end::{EndEvidence, RankEnd, of_rank};
 use crate::exit_message::{EndOfProcess, ExitMessage, logged_exception};
 use crate::limits::TimeLimits;
 use crate::model::{
@@ -198,7 +198,7 @@ fn judge(ctx: &EventCtx<'_>, at: RecordContext, rank: Rank, end: &ProcessEnd<'_>
     let usage = known.is_some() && (code_2 || ctx.session.run.facts.usage.contains(&rank));
     let message = known.map(|model| last_words(model, end)).unwrap_or_default();
     let sent = known.and_then(|model| sent(model, end));
-    let how = of_rank(&RankEvidence {
+    let how = of_rank(&EndEvidence {
         exit: &end.exit,
         message: &message,
         raised: known.is_some_and(|model| model.raised),

@@ -11,7 +11,7 @@ use crate::model::{EventTone, HostModel, RankLife, RunState};
 use crate::report::{ReportBody, RunOutcome};
 use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
 use crate::session::{EventCtx, Goal};
-use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec, StopMode};
+use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, RunEnd, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -76,7 +76,7 @@ fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
     match &ctx.session.run.facts.cause {
         Some(EndCause::LaunchFailed(text)) => {
             let text = text.clone();
-            return finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
+            return finish(ctx, RunEnd::new(RunOutcome::Failed, 3, text));
         }
         Some(EndCause::Requested { by }) => {
             let by = *by;
@@ -93,7 +93,7 @@ fn gathering(ctx: &mut EventCtx<'_>, failed: Option<Timestamp>) {
         if hopeless && (settled || ctx.now.since(since) >= ABORT_MS) {
             let text = failures.join(" | ");
             match launch {
-                true => finish(ctx, Ending::new(RunOutcome::Failed, 3, text)),
+                true => finish(ctx, RunEnd::new(RunOutcome::Failed, 3, text)),
                 // The run may go on: only this console ends.
                 false => transition::give_up(ctx, text, 3),
             }
@@ -116,7 +116,7 @@ fn stopping_early(ctx: &mut EventCtx<'_>, by: &str, failures: Vec<String>, settl
     let open = open(ctx);
     if open.is_empty() {
         let text = format!("stopped by {by} before anything was launched");
-        return finish(ctx, Ending::new(RunOutcome::Stopped, 130, text));
+        return finish(ctx, RunEnd::new(RunOutcome::Stopped, 130, text));
     }
     let hosts = || open.iter().filter_map(|node| ctx.model.hosts.get(node.index()));
     let has_reported = |host: &&HostModel| host.machine.stop_sent.is_some() && host.stopped.is_some();
@@ -128,7 +128,7 @@ fn stopping_early(ctx: &mut EventCtx<'_>, by: &str, failures: Vec<String>, settl
                 false => format!("{}: no response", host.name),
             });
         let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
-        finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
+        finish(ctx, RunEnd::new(RunOutcome::Failed, 3, text));
     }
 }
 
@@ -140,7 +140,7 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
         Ok(plan) => plan,
         Err(error) => {
             let text = error.cause.with_hint();
-            return finish(ctx, Ending::new(RunOutcome::Failed, 2, text));
+            return finish(ctx, RunEnd::new(RunOutcome::Failed, 2, text));
         }
     };
     let builtin = plan.is_builtin();
@@ -150,7 +150,7 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
              or set `launch.command`",
             planned.host.name
         );
-        return finish(ctx, Ending::new(RunOutcome::Failed, 3, text));
+        return finish(ctx, RunEnd::new(RunOutcome::Failed, 3, text));
     }
     transition::install(ctx.model, &plan);
     ctx.model.plan = Some(plan);
@@ -160,12 +160,12 @@ fn plan_launch(ctx: &mut EventCtx<'_>, draft: &PlanDraft) {
 }
 
 /// Why the launch cannot be made any more.
-fn obstacle(ctx: &EventCtx<'_>) -> Option<Ending> {
+fn obstacle(ctx: &EventCtx<'_>) -> Option<RunEnd> {
     match &ctx.session.run.facts.cause {
-        Some(EndCause::LaunchFailed(text)) => return Some(Ending::new(RunOutcome::Failed, 3, text.clone())),
+        Some(EndCause::LaunchFailed(text)) => return Some(RunEnd::new(RunOutcome::Failed, 3, text.clone())),
         Some(EndCause::Requested { by }) => {
             let text = format!("stopped by {by} before the launch");
-            return Some(Ending::new(RunOutcome::Stopped, 130, text));
+            return Some(RunEnd::new(RunOutcome::Stopped, 130, text));
         }
         Some(EndCause::Failure | EndCause::Until(_) | EndCause::Stuck(_) | EndCause::Elsewhere { .. })
         | None => {}
@@ -176,7 +176,7 @@ fn obstacle(ctx: &EventCtx<'_>) -> Option<Ending> {
     } else {
         format!("{}: closed", gone.name)
     };
-    Some(Ending::new(RunOutcome::Failed, 3, error))
+    Some(RunEnd::new(RunOutcome::Failed, 3, error))
 }
 
 /// A port for rank 0's store, then launches to all hosts at once.
@@ -235,7 +235,7 @@ fn reserving(ctx: &mut EventCtx<'_>) {
         plan: plan.clone(),
     };
     if let Err(problem) = launch_size::check(&plan) {
-        return finish(ctx, Ending::new(RunOutcome::Failed, 2, problem.cause.with_hint()));
+        return finish(ctx, RunEnd::new(RunOutcome::Failed, 2, problem.cause.with_hint()));
     }
     ctx.model.run.launch = Some(spec.hash());
     let role = ConsoleRole::Launcher { master_addr, master_port: port };

@@ -13,7 +13,7 @@ use crate::report::{ReportBody, RunOutcome, SCHEMA};
 use crate::run::{ActiveLaunch, ConsoleRole, EndFacts, PendingGeneration, RunStage, StopRequest};
 use crate::session::{CoreState, EventCtx, Goal};
 use rankdeck_proto::link::LinkCommand;
-use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode, Survivor, end_refusal};
+use rankdeck_proto::message::{ConsoleMessage, RunEnd, StopMode, Survivor, end_refusal};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, StopGoal};
@@ -270,7 +270,7 @@ impl StopProof {
 }
 
 /// Ends the run and reports it, exactly once per end.
-pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
+pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: RunEnd) {
     let proof = StopProof::of(ctx);
     let first_failure = failure::report(ctx);
     let facts = &ctx.session.run.facts;
@@ -282,7 +282,7 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: Ending) {
         true => facts.proof_time,
         false => ctx.session.clock.wall_time(ctx.now),
     };
-    let ending = Ending {
+    let ending = RunEnd {
         clean: facts.is_clean() && proof.proved,
         first_failure: first_failure.as_ref().map(|failure| failure.line.clone()),
         ..ending
@@ -346,7 +346,7 @@ pub(super) fn give_up(ctx: &mut EventCtx<'_>, reason: String, code: u8) {
 
 /// The console that launched the run sends its ending to the hosts, which keep it. So does one that stops what
 /// the other would restart (RESTART-6).
-fn send_ending(ctx: &mut EventCtx<'_>, ending: &Ending) {
+fn send_ending(ctx: &mut EventCtx<'_>, ending: &RunEnd) {
     let run = &ctx.session.run;
     let unlaunched = run.launch.is_none() && matches!(ctx.session.goal, Goal::Launch(_));
     // What failed may have been read after the stop was requested. The policy may restart stuck ranks, too.

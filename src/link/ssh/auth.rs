@@ -68,7 +68,7 @@ struct Login<'a> {
 
 /// Result of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum LoginStep {
     /// Logged in.
     Done,
     /// Accepted, but the server requires another factor.
@@ -100,10 +100,10 @@ pub fn login(
         return Ok(());
     }
     login.greeting = login.banner();
-    if login.accepts("publickey") && login.public_keys()? == Step::Done {
+    if login.accepts("publickey") && login.public_keys()? == LoginStep::Done {
         return Ok(());
     }
-    if login.questions()? == Step::Done {
+    if login.questions()? == LoginStep::Done {
         return Ok(());
     }
     Err(login.refused())
@@ -164,25 +164,25 @@ impl Login<'_> {
 
     /// Checks the result of offering a key. After a refused key, the methods are not queried: that would
     /// count as one more attempt.
-    fn check_key(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
+    fn check_key(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<LoginStep, SshError> {
         match &result {
             Err(blocked)
                 if blocked.code() == AUTHENTICATION_FAILED && !self.connection.session.authenticated() =>
             {
                 self.tried.push(format!("{what}: {}", plain(blocked)));
-                Ok(Step::Refused)
+                Ok(LoginStep::Refused)
             }
             _ => self.check(result, what),
         }
     }
 
     /// Checks the result of offering credentials.
-    fn check(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<Step, SshError> {
+    fn check(&mut self, result: Result<(), BlockReason>, what: &str) -> Result<LoginStep, SshError> {
         if self.connection.session.authenticated() {
-            return Ok(Step::Done);
+            return Ok(LoginStep::Done);
         }
         let blocked = match result {
-            Ok(()) => return Ok(Step::Done),
+            Ok(()) => return Ok(LoginStep::Done),
             Err(BlockReason::Closed) => return Err(SshError::closed()),
             Err(blocked @ BlockReason::TimedOut) => return Err(self.disconnected(&blocked)),
             Err(blocked) => blocked,
@@ -195,9 +195,9 @@ impl Login<'_> {
         }
         let before = self.methods.clone();
         match self.ask_methods() {
-            Ok(true) => Ok(Step::Done),
-            Ok(false) if self.methods != before => Ok(Step::Partial),
-            Ok(false) => Ok(Step::Refused),
+            Ok(true) => Ok(LoginStep::Done),
+            Ok(false) if self.methods != before => Ok(LoginStep::Partial),
+            Ok(false) => Ok(LoginStep::Refused),
             Err(error) if error.kind == SshErrorKind::Closed => Err(error),
             Err(_) => Err(self.server_disconnected()),
         }
@@ -232,20 +232,20 @@ impl Login<'_> {
     }
 
     /// Offers all keys (AUTH-1).
-    fn public_keys(&mut self) -> Result<Step, SshError> {
+    fn public_keys(&mut self) -> Result<LoginStep, SshError> {
         let files = keys::load(&self.connection.target, &mut self.tried);
         self.configured_left = files.iter().filter(|file| file.is_private()).count();
         // Encrypted keys come last, to avoid prompts.
         let (encrypted, open): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.encrypted);
         for file in open.iter().filter(|file| file.is_private()) {
             match self.certificates(file, None)? {
-                Some(Step::Refused) | None => {}
+                Some(LoginStep::Refused) | None => {}
                 Some(step) => return Ok(step),
             }
         }
         let configured_keys: Vec<&[u8]> = files.iter().filter_map(|file| file.public.as_deref()).collect();
         match self.agent(&configured_keys)? {
-            Step::Refused => {}
+            LoginStep::Refused => {}
             step => return Ok(step),
         }
         for file in open.into_iter().chain(encrypted) {
@@ -254,21 +254,21 @@ impl Login<'_> {
             }
             self.configured_left = self.configured_left.saturating_sub(1);
             let step = if file.encrypted { self.encrypted_file(file)? } else { self.plain_file(file)? };
-            if step != Step::Refused {
+            if step != LoginStep::Refused {
                 return Ok(step);
             }
         }
-        Ok(Step::Refused)
+        Ok(LoginStep::Refused)
     }
 
     /// Offers the agent's keys (AUTH-2), those in `configured_keys` first and in their order.
-    fn agent(&mut self, configured_keys: &[&[u8]]) -> Result<Step, SshError> {
+    fn agent(&mut self, configured_keys: &[&[u8]]) -> Result<LoginStep, SshError> {
         let socket = match &self.connection.target.agent {
-            AgentChoice::Off => return Ok(Step::Refused),
+            AgentChoice::Off => return Ok(LoginStep::Refused),
             AgentChoice::Environment
                 if std::env::var_os("SSH_AUTH_SOCK").is_none_or(|value| value.is_empty()) =>
             {
-                return Ok(Step::Refused);
+                return Ok(LoginStep::Refused);
             }
             AgentChoice::Environment => None,
             AgentChoice::Socket(path) => Some(path.clone()),
@@ -286,7 +286,7 @@ impl Login<'_> {
             Ok(opened) => opened,
             Err(error) => {
                 self.tried.push(format!("ssh-agent: {}", error.message()));
-                return Ok(Step::Refused);
+                return Ok(LoginStep::Refused);
             }
         };
         let place = |blob: &[u8]| configured_keys.iter().position(|key| *key == blob);
@@ -304,15 +304,19 @@ impl Login<'_> {
             self.offered.push(identity.blob().to_vec());
             let result = self.exchange(|_| agent.userauth(&user, &identity));
             let outcome = self.check_key(result, &format!("ssh-agent {}", identity.comment()))?;
-            if outcome != Step::Refused {
+            if outcome != LoginStep::Refused {
                 return Ok(outcome);
             }
         }
-        Ok(Step::Refused)
+        Ok(LoginStep::Refused)
     }
 
     /// Offers the certificates of a key; `None` if the passphrase is wrong.
-    fn certificates(&mut self, file: &KeyFile, secret: Option<&Secret>) -> Result<Option<Step>, SshError> {
+    fn certificates(
+        &mut self,
+        file: &KeyFile,
+        secret: Option<&Secret>,
+    ) -> Result<Option<LoginStep>, SshError> {
         let user = self.connection.target.user.clone();
         for (path, certificate) in &file.certificates {
             let result = self.exchange(|session| {
@@ -323,17 +327,17 @@ impl Login<'_> {
                 return Ok(None);
             }
             match self.check_key(result, &path.display().to_string())? {
-                Step::Refused => {}
+                LoginStep::Refused => {}
                 step => return Ok(Some(step)),
             }
         }
-        Ok(Some(Step::Refused))
+        Ok(Some(LoginStep::Refused))
     }
 
-    fn plain_file(&mut self, file: &KeyFile) -> Result<Step, SshError> {
+    fn plain_file(&mut self, file: &KeyFile) -> Result<LoginStep, SshError> {
         if !file.is_private() {
             self.tried.push(format!("{}: not in the ssh-agent", file.path.display()));
-            return Ok(Step::Refused);
+            return Ok(LoginStep::Refused);
         }
         let user = self.connection.target.user.clone();
         let result =
@@ -341,7 +345,7 @@ impl Login<'_> {
         self.check_key(result, &file.path.display().to_string())
     }
 
-    fn encrypted_file(&mut self, file: &KeyFile) -> Result<Step, SshError> {
+    fn encrypted_file(&mut self, file: &KeyFile) -> Result<LoginStep, SshError> {
         let name = format!("key {}", file.path.display());
         let user = self.connection.target.user.clone();
         if let Some(secret) = remembered_secret(&name) {
@@ -356,7 +360,7 @@ impl Login<'_> {
                 "load the key with `ssh-add {}`",
                 quote::word(&file.path.display().to_string())
             ));
-            return Ok(Step::Refused);
+            return Ok(LoginStep::Refused);
         }
         self.permit.take();
         for _ in 0..TRIES {
@@ -372,7 +376,7 @@ impl Login<'_> {
                         Some(text) => (Secret::new(text), true),
                         None => {
                             self.tried.push(format!("{}: no passphrase entered", file.path.display()));
-                            return Ok(Step::Refused);
+                            return Ok(LoginStep::Refused);
                         }
                     }
                 }
@@ -393,13 +397,13 @@ impl Login<'_> {
             "check the passphrase with `ssh-keygen -y -f {}`",
             quote::word(&file.path.display().to_string())
         ));
-        Ok(Step::Refused)
+        Ok(LoginStep::Refused)
     }
 
     /// Offers an encrypted key; `None` if the passphrase is wrong.
-    fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<Step>, SshError> {
+    fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<LoginStep>, SshError> {
         match self.certificates(file, Some(secret))? {
-            Some(Step::Refused) => {}
+            Some(LoginStep::Refused) => {}
             other => return Ok(other),
         }
         let result = self.exchange(|session| {
@@ -412,10 +416,10 @@ impl Login<'_> {
     }
 
     /// Prompts: keyboard-interactive, else password.
-    fn questions(&mut self) -> Result<Step, SshError> {
+    fn questions(&mut self) -> Result<LoginStep, SshError> {
         let interactive = self.accepts("keyboard-interactive");
         if !interactive && !self.accepts("password") {
-            return Ok(Step::Refused);
+            return Ok(LoginStep::Refused);
         }
         let account = self.connection.target.account();
         let user = self.connection.target.user.clone();
@@ -427,7 +431,7 @@ impl Login<'_> {
                     "{account} requires a password; install a key with `{}`",
                     copy_id(&self.connection.target, None)
                 ));
-                return Ok(Step::Refused);
+                return Ok(LoginStep::Refused);
             }
             if remembered.is_none() {
                 self.permit.take();
@@ -466,11 +470,11 @@ impl Login<'_> {
             }
             if refused {
                 self.tried.push("password: no answer".into());
-                return Ok(Step::Refused);
+                return Ok(LoginStep::Refused);
             }
             let step = self.check(result, if is_remembered { "remembered password" } else { "password" })?;
             match step {
-                Step::Refused => forget_secret(&name),
+                LoginStep::Refused => forget_secret(&name),
                 step => {
                     if let Some(secret) = typed {
                         remember_answer(&name, secret);
@@ -479,7 +483,7 @@ impl Login<'_> {
                 }
             }
         }
-        Ok(Step::Refused)
+        Ok(LoginStep::Refused)
     }
 
     fn refused(&mut self) -> SshError {

@@ -45,14 +45,14 @@ const ATTEMPTS: u32 = 8;
 type JumpPath = [SshTarget];
 
 /// Logs in to the last server of a path, over a tunnel if there is one.
-pub(super) type Login<'a> =
+pub(super) type LoginFn<'a> =
     &'a dyn Fn(&SshTarget, Option<OwnedFd>, &mut dyn SessionOwner) -> Result<Connection, SshError>;
 
 /// Opens a tunnel through `path` to `next`; returns its socket.
 pub(super) fn tunnel(
     path: &JumpPath,
     next: &SshTarget,
-    login: Login<'_>,
+    login: LoginFn<'_>,
     owner: &mut dyn SessionOwner,
 ) -> Result<OwnedFd, SshError> {
     let Some(last) = path.last() else { return Err(SshError::permanent("no jump host", "")) };
@@ -107,7 +107,11 @@ impl Drop for LoginTurn {
 }
 
 /// Returns a session with the last server of `path`: an open one, or a new one (JUMP-1).
-fn acquire(path: &JumpPath, login: Login<'_>, owner: &mut dyn SessionOwner) -> Result<JumpSession, SshError> {
+fn acquire(
+    path: &JumpPath,
+    login: LoginFn<'_>,
+    owner: &mut dyn SessionOwner,
+) -> Result<JumpSession, SshError> {
     let mut turn = loop {
         let other = {
             let mut jumps = jumps();
@@ -171,7 +175,11 @@ fn await_login(
     }
 }
 
-fn log_in(path: &JumpPath, login: Login<'_>, owner: &mut dyn SessionOwner) -> Result<JumpSession, SshError> {
+fn log_in(
+    path: &JumpPath,
+    login: LoginFn<'_>,
+    owner: &mut dyn SessionOwner,
+) -> Result<JumpSession, SshError> {
     let Some((last, before)) = path.split_last() else {
         return Err(SshError::permanent("no jump host", ""));
     };
@@ -346,7 +354,7 @@ struct Tunnel {
 
 /// A call of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum SessionCall {
     Open,
     /// Of the tunnel with this index.
     Write(usize),
@@ -366,7 +374,7 @@ struct JumpServer {
     shared_opening: Arc<Mutex<Option<Instant>>>,
     alive: Arc<AtomicBool>,
     /// The call that has sent a part of a packet (JUMP-2).
-    repeat: Option<Call>,
+    repeat: Option<SessionCall>,
 }
 
 impl Drop for JumpServer {
@@ -424,10 +432,10 @@ impl JumpServer {
         if let Some(call) = self.repeat {
             return self.call(call);
         }
-        let mut moved = self.call(Call::Open)?;
+        let mut moved = self.call(SessionCall::Open)?;
         let mut index = 0;
         while index < self.tunnels.len() {
-            for call in [Call::Write(index), Call::Read(index), Call::Close(index)] {
+            for call in [SessionCall::Write(index), SessionCall::Read(index), SessionCall::Close(index)] {
                 moved |= self.call(call)?;
                 if self.repeat.is_some() {
                     return Ok(moved);
@@ -445,13 +453,13 @@ impl JumpServer {
     }
 
     /// Makes one call; returns whether something moved.
-    fn call(&mut self, call: Call) -> Result<bool, ()> {
+    fn call(&mut self, call: SessionCall) -> Result<bool, ()> {
         let moved = match call {
-            Call::Open => self.open()?,
-            Call::Write(index) | Call::Read(index) => {
+            SessionCall::Open => self.open()?,
+            SessionCall::Write(index) | SessionCall::Read(index) => {
                 let Some(tunnel) = self.tunnels.get_mut(index) else { return Ok(false) };
                 let copied = match call {
-                    Call::Write(_) => tunnel.copy_up(),
+                    SessionCall::Write(_) => tunnel.copy_up(),
                     _ => tunnel.copy_down(),
                 };
                 match copied {
@@ -460,7 +468,7 @@ impl JumpServer {
                     Err(_) => tunnel.end(),
                 }
             }
-            Call::Close(index) => match self.tunnels.get_mut(index) {
+            SessionCall::Close(index) => match self.tunnels.get_mut(index) {
                 Some(tunnel) => tunnel.close(&self.connection),
                 None => false,
             },
@@ -470,15 +478,17 @@ impl JumpServer {
     }
 
     /// Returns whether a call has something to do.
-    fn is_under_way(&self, call: Call) -> bool {
+    fn is_under_way(&self, call: SessionCall) -> bool {
         match call {
-            Call::Open => self.opening.is_some(),
-            Call::Write(index) => self.tunnels.get(index).is_some_and(|tunnel| !tunnel.up.bytes.is_empty()),
-            Call::Read(index) => self
+            SessionCall::Open => self.opening.is_some(),
+            SessionCall::Write(index) => {
+                self.tunnels.get(index).is_some_and(|tunnel| !tunnel.up.bytes.is_empty())
+            }
+            SessionCall::Read(index) => self
                 .tunnels
                 .get(index)
                 .is_some_and(|tunnel| tunnel.socket.is_some() && tunnel.down.bytes.is_empty()),
-            Call::Close(index) => {
+            SessionCall::Close(index) => {
                 self.tunnels.get(index).is_some_and(|tunnel| tunnel.closing_since.is_some())
             }
         }

@@ -325,7 +325,7 @@ fn jump(text: &str) -> Option<RequestedHost> {
 }
 
 /// Returns the target and its jump list.
-fn assemble(requested: &RequestedHost, values: &Values) -> (SshTarget, Option<String>) {
+fn assemble(requested: &RequestedHost, values: &KeywordValues) -> (SshTarget, Option<String>) {
     let home = std::env::home_dir().unwrap_or_default();
     let address = first(values, "hostname").unwrap_or(&requested.address).to_string();
     let port =
@@ -392,13 +392,13 @@ fn assemble(requested: &RequestedHost, values: &Values) -> (SshTarget, Option<St
 }
 
 /// Returns the files that a key lists, as written.
-fn files<'a>(values: &'a Values, key: &str) -> impl Iterator<Item = String> + 'a {
+fn files<'a>(values: &'a KeywordValues, key: &str) -> impl Iterator<Item = String> + 'a {
     let lists = values.get(key).map(Vec::as_slice).unwrap_or_default();
     lists.iter().flat_map(|list| split(list)).filter(|file| file != "none")
 }
 
 /// Returns the names of a comma-separated list.
-fn names(values: &Values, key: &str) -> Vec<String> {
+fn names(values: &KeywordValues, key: &str) -> Vec<String> {
     let list = first(values, key).unwrap_or_default();
     list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
@@ -411,7 +411,7 @@ const UNSUPPORTED: [(&str, &str); 3] = [
     ("pkcs11provider", "PKCS11Provider"),
 ];
 
-fn ignored(values: &Values) -> Vec<String> {
+fn ignored(values: &KeywordValues) -> Vec<String> {
     let set = |(key, name): &(&str, &str)| {
         let value = first(values, key).filter(|value| !["", "none", "no"].contains(value))?;
         Some(format!("{name} {value}"))
@@ -420,7 +420,7 @@ fn ignored(values: &Values) -> Vec<String> {
 }
 
 /// Returns the allowed methods; empty if all are.
-fn methods(values: &Values) -> Vec<String> {
+fn methods(values: &KeywordValues) -> Vec<String> {
     const METHODS: [(&str, &str); 3] = [
         ("publickey", "pubkeyauthentication"),
         ("keyboard-interactive", "kbdinteractiveauthentication"),
@@ -438,18 +438,18 @@ fn methods(values: &Values) -> Vec<String> {
     if allowed.len() == METHODS.len() { Vec::new() } else { allowed }
 }
 
-fn positive(values: &Values, key: &str) -> Option<u64> {
+fn positive(values: &KeywordValues, key: &str) -> Option<u64> {
     first(values, key).and_then(|text| text.parse().ok()).filter(|number| *number > 0)
 }
 
 /// Returns the allowed silence of a server.
-fn silence(values: &Values) -> Option<Duration> {
+fn silence(values: &KeywordValues) -> Option<Duration> {
     let interval = positive(values, "serveraliveinterval")?;
     let times = positive(values, "serveralivecountmax").unwrap_or(3);
     Some(Duration::from_secs(interval.saturating_mul(times)).clamp(SILENCE.0, SILENCE.1))
 }
 
-fn agent(values: &Values, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
+fn agent(values: &KeywordValues, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
     match first(values, "identityagent") {
         None | Some("SSH_AUTH_SOCK") => AgentChoice::Environment,
         Some("none") => AgentChoice::Off,
@@ -462,7 +462,7 @@ fn agent(values: &Values, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
 }
 
 /// Returns the values for a host. `config`: a file in place of `~/.ssh/config`.
-fn read_values(requested: &RequestedHost, config: Option<&Path>) -> Result<Values, SshError> {
+fn read_values(requested: &RequestedHost, config: Option<&Path>) -> Result<KeywordValues, SshError> {
     match ssh_g(requested, config)? {
         Some(text) => Ok(parse(&text)),
         None => from_crate(requested, config),
@@ -498,11 +498,11 @@ fn ssh_g(requested: &RequestedHost, config: Option<&Path>) -> Result<Option<Stri
 }
 
 /// Values by keyword in lower case.
-type Values = HashMap<String, Vec<String>>;
+type KeywordValues = HashMap<String, Vec<String>>;
 
 /// Parses `key value` lines; repeated keys collect.
-fn parse(text: &str) -> Values {
-    let mut values = Values::new();
+fn parse(text: &str) -> KeywordValues {
+    let mut values = KeywordValues::new();
     for line in text.lines() {
         if let Some((key, value)) = line.split_once(' ') {
             values.entry(key.to_ascii_lowercase()).or_default().push(value.trim().into());
@@ -511,7 +511,7 @@ fn parse(text: &str) -> Values {
     values
 }
 
-fn first<'a>(values: &'a Values, key: &str) -> Option<&'a str> {
+fn first<'a>(values: &'a KeywordValues, key: &str) -> Option<&'a str> {
     values.get(key).and_then(|list| list.first()).map(String::as_str)
 }
 
@@ -563,12 +563,12 @@ fn expand(path: &str, home: &Path, address: &str, user: &str, port: u16, asked: 
 }
 
 /// Returns the values from the ssh2-config crate, for machines without `ssh`.
-fn from_crate(requested: &RequestedHost, config: Option<&Path>) -> Result<Values, SshError> {
+fn from_crate(requested: &RequestedHost, config: Option<&Path>) -> Result<KeywordValues, SshError> {
     let file = match config {
         Some(file) => file.to_path_buf(),
         None => std::env::home_dir().unwrap_or_default().join(".ssh/config"),
     };
-    let mut values = Values::new();
+    let mut values = KeywordValues::new();
     let Ok(text) = regular::read_text(&file) else { return Ok(values) };
     let refuse = |why: String| {
         SshError::permanent(
@@ -704,7 +704,7 @@ mod tests {
 
     #[test]
     fn address_is_used_without_a_configuration() {
-        let (target, jump) = assemble(&requested("10.0.0.1"), &Values::new());
+        let (target, jump) = assemble(&requested("10.0.0.1"), &KeywordValues::new());
         assert_eq!((target.address.as_str(), target.port, jump), ("10.0.0.1", 22, None));
         assert!(target.unknown_keys == UnknownKeys::Ask && !target.known_hosts.is_empty());
         assert_eq!(target.silence, None);

@@ -108,7 +108,7 @@ pub enum RecordEvent {
     /// The run has ended, as assessed by its console.
     Ended {
         /// How it ended.
-        ending: Box<Ending>,
+        ending: Box<RunEnd>,
     },
     /// A rank's event from the event socket.
     Rank {
@@ -354,7 +354,7 @@ impl RunOutcome {
 
 /// The end of a run, as assessed by the console that launched its last generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ending {
+pub struct RunEnd {
     /// How the run ended.
     pub outcome: RunOutcome,
     /// The console's exit code.
@@ -372,18 +372,18 @@ pub struct Ending {
     pub work: Option<Work>,
 }
 
-impl Ending {
+impl RunEnd {
     /// Exit code of a run whose ranks were killed: 128 plus the number of SIGKILL.
     pub const KILLED: u8 = 137;
 
     /// Creates an end that is not clean.
-    pub fn new(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
-        Ending { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None, work: None }
+    pub fn new(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> RunEnd {
+        RunEnd { outcome, exit_code, reason: reason.into(), clean: false, first_failure: None, work: None }
     }
 
     /// Creates an end without killed ranks.
-    pub fn clean(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> Ending {
-        Ending { clean: true, ..Ending::new(outcome, exit_code, reason) }
+    pub fn clean(outcome: RunOutcome, exit_code: u8, reason: impl Into<String>) -> RunEnd {
+        RunEnd { clean: true, ..RunEnd::new(outcome, exit_code, reason) }
     }
 }
 

@@ -111,9 +111,9 @@ impl ReplayShape {
 pub struct ReplayBatch {
     pub rows: usize,
     /// `[rows][observation]`, when observations are numbers.
-    pub numbers: Pair<f32>,
+    pub numbers: ObservationPair<f32>,
     /// `[rows][observation]`, when observations are pixels.
-    pub pixels: Pair<u8>,
+    pub pixels: ObservationPair<u8>,
     /// `[rows]`, when actions are discrete.
     pub choices: Vec<i64>,
     /// `[rows][action]`, when actions are continuous.
@@ -126,7 +126,7 @@ pub struct ReplayBatch {
 
 /// Observations, and those that the bootstrap uses.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pair<T> {
+pub struct ObservationPair<T> {
     /// The observations.
     pub now: Vec<T>,
     /// The observations n steps later.

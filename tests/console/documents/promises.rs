@@ -2,7 +2,7 @@
 
 use super::generated::topic;
 use super::{check_parts, files, table};
-use rankdeck_types::promise::{Cell, Promise, Runner};
+use rankdeck_types::promise::{Promise, PromiseCell, Runner};
 
 const RUNNERS: [Runner; 3] = [Runner::Builtin, Runner::Hooked, Runner::Other];
 
@@ -101,11 +101,11 @@ fn every_promise_has_a_test_or_a_reason() {
     for (promise, tests) in TESTS {
         for (runner, test) in RUNNERS.into_iter().zip(tests) {
             match promise.cell(runner) {
-                Cell::Yes(_) => {
+                PromiseCell::Yes(_) => {
                     let is_there = sources.contains(&format!("fn {test}()"));
                     assert!(!test.is_empty() && is_there, "{promise:?} {runner:?}: no test `{test}`");
                 }
-                Cell::No(why) => assert!(test.is_empty() && !why.is_empty(), "{promise:?} {runner:?}"),
+                PromiseCell::No(why) => assert!(test.is_empty() && !why.is_empty(), "{promise:?} {runner:?}"),
             }
         }
     }
@@ -113,9 +113,9 @@ fn every_promise_has_a_test_or_a_reason() {
 
 fn cell(promise: Promise, runner: Runner) -> String {
     match promise.cell(runner) {
-        Cell::Yes("") => "yes".to_owned(),
-        Cell::Yes(how) => format!("yes: {how}"),
-        Cell::No(why) => format!("no: {why}"),
+        PromiseCell::Yes("") => "yes".to_owned(),
+        PromiseCell::Yes(how) => format!("yes: {how}"),
+        PromiseCell::No(why) => format!("no: {why}"),
     }
 }
 

@@ -60,22 +60,22 @@ fn times(factor: f64) -> String {
 
 /// Something unusual, and how to look into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fact {
+pub(crate) struct Anomaly {
     /// One sentence, with the host or pair first.
     pub(crate) text: String,
     pub(crate) hint: &'static str,
 }
 
 /// The first sentences of a kind, and how many there are more.
-fn few(mut found: Vec<String>, hint: &'static str) -> impl Iterator<Item = Fact> {
+fn few(mut found: Vec<String>, hint: &'static str) -> impl Iterator<Item = Anomaly> {
     let more = found.len().saturating_sub(MOST);
     found.truncate(MOST);
     found.extend((more > 0).then(|| format!("and {more} more like that")));
-    found.into_iter().map(move |text| Fact { text, hint })
+    found.into_iter().map(move |text| Anomaly { text, hint })
 }
 
 /// Returns what is unusual.
-pub(crate) fn facts(measured: &Measurement) -> Vec<Fact> {
+pub(crate) fn facts(measured: &Measurement) -> Vec<Anomaly> {
     let failed = |pair: &PairMeasurement| Some(format!("{}: {}", pair.name(), pair.error.as_ref()?));
     let host_failed = |host: &HostMeasurement| Some(format!("{}: {}", host.name, host.error.as_ref()?));
     let failed = measured.pairs.iter().filter_map(failed).collect();
@@ -202,7 +202,7 @@ pub(crate) fn same_host<'a>(before: &'a Measurement, host: &HostMeasurement) -> 
 }
 
 /// Returns what is worse than in the baseline.
-pub(crate) fn changes(now: &Measurement, before: &Measurement) -> Vec<Fact> {
+pub(crate) fn changes(now: &Measurement, before: &Measurement) -> Vec<Anomaly> {
     let mut found = Vec::new();
     for pair in &now.pairs {
         let Some(known) = same_pair(before, pair) else { continue };

@@ -13,7 +13,7 @@ mod slots;
 use crate::app::replace_file::replace_file;
 use crate::app::signals::StopRequests;
 use crate::app::stderr;
-use crate::cli::args::promises::Needs;
+use crate::cli::args::promises::RequiredPromises;
 use crate::cli::args::values::MAX_TRIALS;
 use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_id::{RUNS, new_run_id};
@@ -77,7 +77,8 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
     let source = ExperimentSource::File(path.clone());
     let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     // A wrong value is reported before anything runs.
-    let (mut launches, mut all): (Vec<(Experiment, Needs)>, Vec<Experiment>) = (Vec::new(), Vec::new());
+    let (mut launches, mut all): (Vec<(Experiment, RequiredPromises)>, Vec<Experiment>) =
+        (Vec::new(), Vec::new());
     for trial in &trials {
         let sets = [&args.set[..], trial].concat();
         let own = rankdeck_config::load_experiment(&source, &sets).map_err(|mut found| {
@@ -85,8 +86,8 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Opti
             found.0.iter_mut().filter(|one| one.file == "--set").for_each(|one| one.file = "--sweep".into());
             found
         })?;
-        let needs = Needs::of_sets("run", &sets);
-        let is_known = |(known, of): &(Experiment, Needs)| {
+        let needs = RequiredPromises::of_sets("run", &sets);
+        let is_known = |(known, of): &(Experiment, RequiredPromises)| {
             (&known.launch, &known.args, of) == (&own.launch, &own.args, &needs)
         };
         if !launches.iter().any(is_known) {

@@ -22,7 +22,7 @@ use crate::watch::history::program::{
 };
 use crate::watch::history::run_view::RankView;
 use crate::watch::history::silence::SUSPECT_MS;
-use rankdeck_proto::inspection::{Holder, Inspection, Obstacle, ThreadStack};
+use rankdeck_proto::inspection::{BlockingProcess, Inspection, Obstacle, ThreadStack};
 use rankdeck_proto::message::{Activity, Phase};
 
 /// Wait after which an explained wait becomes a warning.
@@ -554,7 +554,7 @@ fn idle_workers(view: &RankView<'_>) -> Option<Reason> {
     }
     let Some(stack) = view.inspection().and_then(main_stack) else {
         // Without a stack, Python processes that it waits for count as workers.
-        let waited_for: &[Holder] =
+        let waited_for: &[BlockingProcess] =
             match view.inspection().and_then(|inspection| inspection.obstacle.as_ref()) {
                 Some(Obstacle::Pipe { ends, .. }) => ends,
                 Some(Obstacle::Child { process }) => std::slice::from_ref(process),

@@ -56,7 +56,7 @@ pub(crate) struct ArgumentMismatch {
 }
 
 /// A rank that has called `init_process_group`.
-struct Call<'a> {
+struct InitCall<'a> {
     rank: Rank,
     given: &'a GroupArguments,
     size: u32,
@@ -67,15 +67,15 @@ struct Call<'a> {
 }
 
 /// Which group a call is for.
-type Key<'a> = (&'a str, Option<u16>, u32, &'a str);
+type GroupKey<'a> = (&'a str, Option<u16>, u32, &'a str);
 
-impl Call<'_> {
-    fn key(&self) -> Key<'_> {
+impl InitCall<'_> {
+    fn key(&self) -> GroupKey<'_> {
         (&self.address, self.given.port, self.size, self.backend)
     }
 
     /// What of it differs from `other`.
-    fn words(&self, other: &Call<'_>) -> String {
+    fn words(&self, other: &InitCall<'_>) -> String {
         let address =
             || Some(format!("address {}", self.given.address)).filter(|_| self.address != other.address);
         let port = || {
@@ -110,7 +110,7 @@ pub(crate) fn find_mismatch(run: &RunView<'_>) -> Option<ArgumentMismatch> {
     numbers.sort_unstable();
     numbers.dedup();
     numbers.into_iter().find_map(|number| {
-        let mut calls: Vec<Call<'_>> =
+        let mut calls: Vec<InitCall<'_>> =
             run.views.iter().filter_map(|view| call(run.model, view, number)).collect();
         if calls.iter().any(|call| call.given.address.is_empty()) {
             // A store of the program's own: only the sizes can be compared.
@@ -152,7 +152,8 @@ pub(crate) fn deviation(model: &Model, rank: Rank) -> Option<String> {
     let found = model.ranks.get(rank.index())?;
     let page = found.sample.as_ref()?.page.as_ref().filter(|page| page.phase == Phase::Rendezvous)?;
     let given = page.group_arguments.as_ref()?;
-    let call = Call { rank, given, size: given.world_size?, address: String::new(), backend: &given.backend };
+    let call =
+        InitCall { rank, given, size: given.world_size?, address: String::new(), backend: &given.backend };
     let number = given.rank.filter(|number| *number != rank.0 && call.size as usize == model.ranks.len())?;
     let site = if given.site.is_empty() { String::new() } else { format!(" at {}", given.site) };
     Some(format!("{}{site}", as_rank(number, call.variable(model).as_ref())))
@@ -178,10 +179,10 @@ fn waits(view: &RankView<'_>) -> bool {
     view.fresh && view.alive() && view.page().is_some_and(|page| page.phase == Phase::Rendezvous)
 }
 
-fn call<'a>(model: &Model, view: &'a RankView<'_>, number: u32) -> Option<Call<'a>> {
+fn call<'a>(model: &Model, view: &'a RankView<'_>, number: u32) -> Option<InitCall<'a>> {
     let given = view.sample.page.as_ref()?.group_arguments.as_ref().filter(|given| given.calls == number)?;
     let address = known_address(model, view.node, &given.address);
-    Some(Call { rank: view.rank, given, size: given.world_size?, address, backend: &given.backend })
+    Some(InitCall { rank: view.rank, given, size: given.world_size?, address, backend: &given.backend })
 }
 
 /// Returns an address, empty if it stands for the host of rank 0.
@@ -201,8 +202,8 @@ fn known_address(model: &Model, node: NodeRank, address: &str) -> String {
 }
 
 /// Finds ranks that call for different groups, for which there are too few ranks.
-fn different_groups(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatch> {
-    let mut groups: BTreeMap<Key<'_>, Vec<&Call<'_>>> = BTreeMap::new();
+fn different_groups(model: &Model, calls: &[InitCall<'_>]) -> Option<ArgumentMismatch> {
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<&InitCall<'_>>> = BTreeMap::new();
     for call in calls {
         groups.entry(call.key()).or_default().push(call);
     }
@@ -213,13 +214,13 @@ fn different_groups(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatc
         return None;
     }
     let planned = model.run.master.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    let as_planned = |key: &Key<'_>| key.0.is_empty() && key.1 == planned && key.2 as usize == total;
+    let as_planned = |key: &GroupKey<'_>| key.0.is_empty() && key.1 == planned && key.2 as usize == total;
     // Without a majority, the arguments that rankdeck has set are right.
     let right = groups
         .iter()
         .find(|(_, members)| members.len() * 2 > calls.len())
         .or_else(|| groups.iter().find(|(key, _)| as_planned(key)));
-    let mut odd: Vec<&Call<'_>> = match right {
+    let mut odd: Vec<&InitCall<'_>> = match right {
         Some((right, _)) => {
             groups.iter().filter(|(key, _)| *key != right).flat_map(|(_, members)| members).copied().collect()
         }
@@ -247,9 +248,9 @@ fn different_groups(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatc
 }
 
 /// Finds ranks that call for the same group as the same rank.
-fn same_rank(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatch> {
-    let mut taken: BTreeMap<(Key<'_>, u32), &Call<'_>> = BTreeMap::new();
-    let mut pairs: Vec<(&Call<'_>, &Call<'_>, u32)> = Vec::new();
+fn same_rank(model: &Model, calls: &[InitCall<'_>]) -> Option<ArgumentMismatch> {
+    let mut taken: BTreeMap<(GroupKey<'_>, u32), &InitCall<'_>> = BTreeMap::new();
+    let mut pairs: Vec<(&InitCall<'_>, &InitCall<'_>, u32)> = Vec::new();
     for call in calls.iter().filter(|call| call.size as usize <= model.ranks.len()) {
         let Some(rank) = call.given.rank else { continue };
         if let Some(first) = taken.insert((call.key(), rank), call) {
@@ -274,7 +275,7 @@ fn same_rank(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatch> {
 }
 
 /// All ranks wait for one group that has more members than they and their children are.
-fn too_large(run: &RunView<'_>, calls: &[Call<'_>]) -> Option<ArgumentMismatch> {
+fn too_large(run: &RunView<'_>, calls: &[InitCall<'_>]) -> Option<ArgumentMismatch> {
     let total = run.model.ranks.len();
     let first = calls.first().filter(|_| calls.len() == total && run.views.iter().all(waits))?;
     if calls.iter().any(|call| call.key() != first.key()) {
@@ -295,12 +296,12 @@ fn too_large(run: &RunView<'_>, calls: &[Call<'_>]) -> Option<ArgumentMismatch> 
 }
 
 /// The first rank whose number or world size is not the planned one, while others have not called.
-fn against_the_plan(model: &Model, calls: &[Call<'_>]) -> Option<ArgumentMismatch> {
+fn against_the_plan(model: &Model, calls: &[InitCall<'_>]) -> Option<ArgumentMismatch> {
     let total = model.ranks.len();
     if calls.len() >= total {
         return None;
     }
-    let differs = |call: &Call<'_>| {
+    let differs = |call: &InitCall<'_>| {
         let variable = call.variable(model);
         // A group of more ranks than there are has processes that the ranks start themselves.
         let (mine, theirs) = match (call.given.rank, call.size as usize) {

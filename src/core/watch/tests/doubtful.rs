@@ -6,7 +6,8 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Proof, Severity};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
-    Frame, HOLDS_GIL, Holder, Inspection, Obstacle, OsState, Pressure, Socket, StackMethod, ThreadStack,
+    BlockingProcess, Frame, HOLDS_GIL, Inspection, Obstacle, OsState, Pressure, Socket, StackMethod,
+    ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
@@ -84,8 +85,8 @@ pub(super) fn python(files: &[&str]) -> Vec<ThreadStack> {
     vec![ThreadStack { tid: 1001, how: StackMethod::Python, frames, ..ThreadStack::default() }]
 }
 
-pub(super) fn holder(pid: u32, name: &str) -> Holder {
-    Holder { pid, name: name.into(), state: 'S', ours: true, ..Holder::default() }
+pub(super) fn holder(pid: u32, name: &str) -> BlockingProcess {
+    BlockingProcess { pid, name: name.into(), state: 'S', ours: true, ..BlockingProcess::default() }
 }
 
 pub(super) fn child(pid: u32, state: char) -> ChildSample {

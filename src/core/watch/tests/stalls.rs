@@ -4,7 +4,7 @@ use super::lab::*;
 use crate::reason::Reason;
 use crate::report::{Severity, VerdictReport};
 use crate::testkit::*;
-use rankdeck_proto::inspection::{Holder, Inspection, Obstacle, Socket};
+use rankdeck_proto::inspection::{BlockingProcess, Inspection, Obstacle, Socket};
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
 
@@ -72,7 +72,13 @@ fn advice_hides_no_stall() {
 #[test]
 fn stall_names_common_obstacle() {
     let connection = |owner| Obstacle::Connection { peer: "10.0.0.9:6000".into(), owner };
-    let server = Holder { pid: 7, name: "env_server".into(), state: 'T', ours: true, ..Holder::default() };
+    let server = BlockingProcess {
+        pid: 7,
+        name: "env_server".into(),
+        state: 'T',
+        ours: true,
+        ..BlockingProcess::default()
+    };
     let asked = Obstacle::NameServer { server: "10.0.0.53".into(), name: "store.lan".into() };
     let poll = "several descriptors at once (poll)";
     let mut sentences = Vec::new();

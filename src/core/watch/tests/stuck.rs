@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
-    Frame, HOLDS_GIL, Holder, Inspection, Obstacle, Pressure, StackMethod, ThreadStack,
+    BlockingProcess, Frame, HOLDS_GIL, Inspection, Obstacle, Pressure, StackMethod, ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
@@ -321,8 +321,8 @@ fn later_stack_is_reported_once() {
     assert_eq!(stacks.count(), 1, "{reported:?}");
 }
 
-fn holder(name: &str, ours: bool) -> Holder {
-    Holder { pid: 77, name: name.into(), state: 'S', does: "clock_nanosleep".into(), ours }
+fn holder(name: &str, ours: bool) -> BlockingProcess {
+    BlockingProcess { pid: 77, name: name.into(), state: 'S', does: "clock_nanosleep".into(), ours }
 }
 
 /// The stack of a Python rank, innermost file first.

@@ -49,13 +49,13 @@ const YES: [u8; 1] = [1];
 const NO: [u8; 1] = [0];
 
 /// What one rank has mapped.
-struct Mapping(NonNull<u8>);
+struct SharedMapping(NonNull<u8>);
 
 // SAFETY: the mapping belongs to one link, which one thread uses at a time.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMapping {}
 
-impl Mapping {
-    fn new(file: &File) -> std::io::Result<Mapping> {
+impl SharedMapping {
+    fn new(file: &File) -> std::io::Result<SharedMapping> {
         // SAFETY: a new mapping of a file of exactly `WHOLE` bytes that cannot shrink.
         let at = unsafe {
             libc::mmap(
@@ -68,7 +68,7 @@ impl Mapping {
             )
         };
         match NonNull::new(at.cast::<u8>()) {
-            Some(start) if at != libc::MAP_FAILED => Ok(Mapping(start)),
+            Some(start) if at != libc::MAP_FAILED => Ok(SharedMapping(start)),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
@@ -77,13 +77,13 @@ impl Mapping {
         self.0.as_ptr().cast()
     }
 
-    fn ring(&self, second: bool) -> Ring {
+    fn ring(&self, second: bool) -> SharedRing {
         // SAFETY: both rings lie within the mapping.
-        Ring(unsafe { self.0.add(LINE + if second { RING } else { 0 }) })
+        SharedRing(unsafe { self.0.add(LINE + if second { RING } else { 0 }) })
     }
 }
 
-impl Drop for Mapping {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), WHOLE) };
@@ -91,12 +91,12 @@ impl Drop for Mapping {
 }
 
 /// One direction, in a mapping that outlives it.
-struct Ring(NonNull<u8>);
+struct SharedRing(NonNull<u8>);
 
-// SAFETY: as for `Mapping`.
-unsafe impl Send for Ring {}
+// SAFETY: as for `SharedMapping`.
+unsafe impl Send for SharedRing {}
 
-impl Ring {
+impl SharedRing {
     fn number(&self, line: usize) -> &AtomicU64 {
         // SAFETY: within the head of the ring, aligned to a line, and used as an atomic number only.
         unsafe { self.0.add(line * LINE).cast().as_ref() }
@@ -149,8 +149,8 @@ impl Ring {
 pub(crate) struct SharedLink {
     pub(crate) peer: u32,
     stream: TcpStream,
-    sends: Ring,
-    receives: Ring,
+    sends: SharedRing,
+    receives: SharedRing,
     /// Records written by this rank, and read by it: only this rank changes these numbers.
     written: u64,
     read: u64,
@@ -159,11 +159,11 @@ pub(crate) struct SharedLink {
     /// It slept since it read from its socket.
     slept: bool,
     closed: bool,
-    _mapping: Mapping,
+    _mapping: SharedMapping,
 }
 
 impl SharedLink {
-    fn new(peer: u32, stream: TcpStream, mapping: Mapping, first: bool) -> SharedLink {
+    fn new(peer: u32, stream: TcpStream, mapping: SharedMapping, first: bool) -> SharedLink {
         let (sends, receives) = (mapping.ring(!first), mapping.ring(first));
         SharedLink {
             peer,
@@ -320,7 +320,7 @@ pub(crate) fn place() -> Option<[u8; PLACE]> {
 struct OfferedMemory {
     /// Open until the peer has answered.
     file: File,
-    mapping: Mapping,
+    mapping: SharedMapping,
     token: [u8; TOKEN],
 }
 
@@ -339,7 +339,7 @@ impl OfferedMemory {
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        let mapping = Mapping::new(&file)?;
+        let mapping = SharedMapping::new(&file)?;
         let mut token = [0; TOKEN];
         SystemRandom::new().fill(&mut token).map_err(|_| std::io::Error::other("no random bytes"))?;
         // SAFETY: no other process has mapped it yet.
@@ -356,7 +356,7 @@ impl OfferedMemory {
 }
 
 /// Opens what a rank has offered; `None` where it is not there for this rank.
-fn accept(offer: &[u8], place: &[u8; PLACE]) -> Option<Mapping> {
+fn accept(offer: &[u8], place: &[u8; PLACE]) -> Option<SharedMapping> {
     let (token, rest) = offer.split_first_chunk::<TOKEN>()?;
     let (numbers, theirs) = rest.split_at_checked(3 * 8)?;
     let [pid, fd, inode]: [[u8; 8]; 3] = numbers.as_chunks().0.try_into().ok()?;
@@ -383,7 +383,7 @@ fn accept(offer: &[u8], place: &[u8; PLACE]) -> Option<Mapping> {
     {
         return None;
     }
-    let mapping = Mapping::new(&file).ok()?;
+    let mapping = SharedMapping::new(&file).ok()?;
     // SAFETY: it was written before the offer was sent.
     (unsafe { mapping.token().read() } == *token).then_some(mapping)
 }

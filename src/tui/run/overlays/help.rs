@@ -128,11 +128,11 @@ fn letters(cells: usize) -> Vec<String> {
 }
 
 /// A term as the screen has it, and its meaning.
-type Term = (&'static str, &'static str);
+type GlossaryEntry = (&'static str, &'static str);
 
 /// In the order of the pages.
 #[rustfmt::skip]
-const TERMS: &[Term] = &[
+const TERMS: &[GlossaryEntry] = &[
     ("env_step", "environment steps over all ranks, skipped frames included"),
     ("samples", "transitions available for training"),
     ("collecting", "seconds spent in environments, summed over ranks; not the time since the launch"),
@@ -161,7 +161,7 @@ const TERMS: &[Term] = &[
 ];
 
 /// The terms that contain what was typed, or whose meaning does.
-fn matching_terms(typed: &str) -> Vec<Term> {
+fn matching_terms(typed: &str) -> Vec<GlossaryEntry> {
     let needle = typed.to_lowercase();
     let has = |text: &str| text.to_lowercase().contains(&needle);
     TERMS.iter().copied().filter(|(term, meaning)| has(term) || has(meaning)).collect()

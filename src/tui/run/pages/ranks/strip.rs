@@ -15,7 +15,7 @@ use ratatui::widgets::Widget;
 use std::ops::Range;
 
 /// One cell: which of the ranks shown it stands for, empty between hosts.
-type Cell = Range<usize>;
+type StripCell = Range<usize>;
 
 /// The cells of a strip, line by line.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -23,7 +23,7 @@ pub struct Strip {
     /// Indices of the ranks shown, in the order of the ranks.
     shown: Vec<usize>,
     /// Lines of at most the requested cells.
-    lines: Vec<Vec<Cell>>,
+    lines: Vec<Vec<StripCell>>,
     /// Most ranks per cell.
     pub fold: usize,
 }
@@ -49,11 +49,11 @@ impl Strip {
         }
         // More hosts than cells: neighbours share one.
         let fold = shown.len().div_ceil(cells * height.max(1)).max(1);
-        let all: Vec<Cell> = chunks(0..shown.len(), fold).collect();
-        Strip { shown, lines: all.chunks(cells).map(<[Cell]>::to_vec).collect(), fold }
+        let all: Vec<StripCell> = chunks(0..shown.len(), fold).collect();
+        Strip { shown, lines: all.chunks(cells).map(<[StripCell]>::to_vec).collect(), fold }
     }
 
-    fn ranks(&self, cell: &Cell) -> &[usize] {
+    fn ranks(&self, cell: &StripCell) -> &[usize] {
         self.shown.get(cell.clone()).unwrap_or_default()
     }
 
@@ -65,8 +65,8 @@ impl Strip {
 }
 
 /// Hosts side by side with a gap between; a host stays on one line if it can.
-fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
-    let mut lines: Vec<Vec<Cell>> = vec![Vec::new()];
+fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<StripCell>> {
+    let mut lines: Vec<Vec<StripCell>> = vec![Vec::new()];
     let mut begin = 0;
     for ranks in hosts {
         let wide = ranks.div_ceil(fold);
@@ -91,7 +91,7 @@ fn by_host(hosts: &[usize], fold: usize, cells: usize) -> Vec<Vec<Cell>> {
 }
 
 /// A range in parts of equal length; the last may be shorter.
-fn chunks(of: Range<usize>, fold: usize) -> impl Iterator<Item = Cell> {
+fn chunks(of: Range<usize>, fold: usize) -> impl Iterator<Item = StripCell> {
     let end = of.end;
     of.step_by(fold).map(move |begin| begin..(begin + fold).min(end))
 }
