@@ -9,7 +9,6 @@
 
 mod decide;
 mod facts;
-mod usage;
 
 use crate::proc::{self, ProcessKey};
 use crate::supervise::process_scan;
@@ -34,7 +33,7 @@ const COMMAND: usize = 160;
 
 /// Lists every process that holds a GPU or files in `/dev/shm`, and every leftover of a run.
 pub(crate) fn list(workdir: &Path) -> HolderList {
-    let mut holders = holders(workdir, usage::gpu_shares());
+    let mut holders = holders(workdir, facts::gpu_shares());
     holders.sort_by_key(|holder| (holder.status, holder.gpus.is_empty(), holder.pid));
     let left_out = holders.len().saturating_sub(LISTED) as u64;
     holders.truncate(LISTED);
@@ -50,8 +49,8 @@ fn holders(workdir: &Path, mut by_driver: BTreeMap<u32, Vec<GpuShare>>) -> Vec<H
     for stat in names.values().filter(|stat| !stat.is_gone()) {
         let given = by_driver.remove(&stat.pid).unwrap_or_default();
         let own = facts::owner(stat.pid) == Some(trust::own_uid());
-        let files = if own { usage::open_files(stat.pid) } else { usage::OpenFiles::default() };
-        let gpus = usage::combine(given, &files);
+        let files = if own { facts::open_files(stat.pid) } else { facts::OpenFiles::default() };
+        let gpus = facts::combine(given, &files);
         let claim = claims.get(&stat.pid);
         let holds = !gpus.is_empty() || files.shm_files > 0;
         if !holds && claim.is_none_or(|claim| claim.has_agent) {
@@ -110,7 +109,7 @@ pub(crate) fn free(workdir: &Path, names: &[HolderName], unproven: bool) -> Free
         Termination { names: names.iter().copied().collect(), unproven, ..Termination::default() };
     let begun = Instant::now();
     let (mut empty_scans, mut rest) = (0, BTreeMap::new());
-    let mut shares = usage::gpu_shares();
+    let mut shares = facts::gpu_shares();
     loop {
         // The driver is asked once: it may be slow, and only the first round decides by GPUs.
         let mut open = ending.round(&holders(workdir, std::mem::take(&mut shares)));
