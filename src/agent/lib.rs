@@ -27,8 +27,7 @@
 //! manifest       the agent that serves a node, and its processes
 //! hook           Python modules that report the process groups of Python ranks
 //! client         the Python module by which a program reports to its agent
-//! socket_files   files of a node in the socket directory
-//! paths          names of files and sockets
+//! paths          names of files and sockets, and the removal of sockets
 //! program        the processes of a rank that work, those that only wait for them, and programs in containers
 //! proc           readers of /proc
 //! open_files     the limit of open files, and the reserve for a stop
@@ -69,7 +68,6 @@ mod program;
 mod results;
 mod search;
 pub mod serve;
-mod socket_files;
 mod supervise;
 mod timing;
 mod transient_failure;

@@ -4,9 +4,9 @@
 //! it. Every process is recorded with start time and boot, so that a reused pid or a reboot is not
 //! mistaken for a live agent.
 
+use crate::paths;
 use crate::paths::RunPaths;
 use crate::proc;
-use crate::socket_files;
 use rankdeck_proto::trust;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ impl Manifest {
         };
         let mut manifest: Manifest =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
-        if !socket_files::is_ours(Path::new(&manifest.socket)) {
+        if !paths::is_node_file(Path::new(&manifest.socket)) {
             manifest.socket.clear();
         }
         Ok(Some(manifest))
@@ -120,7 +120,7 @@ impl Manifest {
     /// The file in which the agent's guard notes what it sees below the agent; `None` without a socket.
     pub fn note(&self) -> Option<PathBuf> {
         let socket = Some(Path::new(&self.socket)).filter(|socket| !socket.as_os_str().is_empty())?;
-        Some(socket.with_extension(socket_files::NOTE))
+        Some(socket.with_extension(paths::GUARD_NOTE))
     }
 
     /// Ranks whose processes live.

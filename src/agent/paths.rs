@@ -3,16 +3,25 @@
 //! Owner: none, pure names and checks. Layout: the run directory is `WORKDIR/runs/RUN`, and each node of the
 //! run that shares it has its own `node<k>` inside. Sockets are not in the run directory (paths there are too
 //! long, and network file systems carry no sockets).
+//!
+//! Files of a node in the socket directory: its agent's two sockets, the guard's note, and the lock of
+//! `agent start`. All of it is removed with the agent, or after a dead one by its successor.
+//!
+//! Invariants:
+//! - A lock is removed only by who holds it, and is held only while its name leads to it.
+//! - SOCKET-2: nothing is removed outside a directory that is this user's alone, and no file that has another
+//!   name than an agent gives.
 
 use rankdeck_proto::folders;
-use rankdeck_proto::trust::{own_uid, owned_privately};
+use rankdeck_proto::trust::{self, own_uid, owned_privately};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Longest path of a unix socket, with room for the final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
@@ -191,10 +200,116 @@ fn lingers() -> bool {
     std::env::var("USER").is_ok_and(|user| Path::new("/var/lib/systemd/linger").join(user).exists())
 }
 
+/// Ends of the names, behind the one that all of a node have in common.
+pub(super) const CONSOLE_SOCKET: &str = "sock";
+pub(super) const EVENT_SOCKET: &str = "ev";
+pub(super) const GUARD_NOTE: &str = "below";
+const START_LOCK: &str = "lock";
+/// Length of the name that all of a node have in common.
+const STEM: usize = 16;
+
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Puts starts of the same node in order.
+#[derive(Debug)]
+pub(super) struct StartLock {
+    file: File,
+    path: PathBuf,
+}
+
+impl StartLock {
+    /// Waits for it; `of` is any of the node's files there.
+    ///
+    /// Errors: it cannot be made, or another start holds it for longer than `patience`.
+    pub fn take(of: &Path, patience: Duration) -> Result<StartLock, HintedError> {
+        let path = of.with_extension(START_LOCK);
+        let failed = |error: String| {
+            HintedError::new(format!("cannot lock {}: {error}", path.display()), "try again in a minute")
+        };
+        let begun = Instant::now();
+        loop {
+            match StartLock::attempt(&path) {
+                Ok(file) => return Ok(StartLock { file, path }),
+                Err(TryLockError::Error(error)) => return Err(failed(error.to_string())),
+                Err(TryLockError::WouldBlock) if begun.elapsed() > patience => {
+                    return Err(failed("another start of the same run is in progress".into()));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(AGAIN),
+            }
+        }
+    }
+
+    fn attempt(path: &Path) -> Result<File, TryLockError> {
+        let file = trust::open(path, OpenOptions::new().write(true).create(true).truncate(false))
+            .map_err(TryLockError::Error)?;
+        file.try_lock()?;
+        // Who held it before may have removed it.
+        let name = |data: std::fs::Metadata| (data.dev(), data.ino());
+        let own = file.metadata().map(name).map_err(TryLockError::Error)?;
+        match std::fs::metadata(path).map(name) {
+            Ok(found) if found == own => Ok(file),
+            _ => Err(TryLockError::WouldBlock),
+        }
+    }
+
+    fn remove(self) {
+        let _ = std::fs::remove_file(&self.path);
+        drop(self.file);
+    }
+}
+
+/// Removes sockets and lock of a node whose agent does not serve (any more); `of` is any of its files. Where
+/// another agent serves or is being started, they are that one's. The note is its writer's to remove.
+pub(super) fn remove_sockets(of: &Path) {
+    if !is_node_file(of) {
+        return;
+    }
+    let path = of.with_extension(START_LOCK);
+    let Ok(file) = StartLock::attempt(&path) else { return };
+    let lock = StartLock { file, path };
+    let at = |end: &str| of.with_extension(end);
+    if trust::connect(&at(CONSOLE_SOCKET)).is_err() {
+        for end in [CONSOLE_SOCKET, EVENT_SOCKET] {
+            let _ = std::fs::remove_file(at(end));
+        }
+        lock.remove();
+    }
+}
+
+/// Removes the socket of an agent that ends, and what lies with it.
+pub(super) fn close_socket(socket: &Path) {
+    if is_node_file(socket) {
+        let _ = std::fs::remove_file(socket);
+        remove_sockets(socket);
+    }
+}
+
+/// Removes the note of a guard.
+pub(super) fn remove_note(note: &Path) {
+    if is_node_file(note) && note.extension().is_some_and(|end| end == GUARD_NOTE) {
+        let _ = std::fs::remove_file(note);
+    }
+}
+
+/// SOCKET-2. A file of a node in a directory of sockets: its name is as [`RunPaths::socket_stem`] makes it.
+///
+/// [`RunPaths::socket_stem`]: RunPaths::socket_stem
+pub(super) fn is_node_file(file: &Path) -> bool {
+    let named = file.file_stem().and_then(|stem| stem.to_str()).is_some_and(|stem| {
+        stem.len() == STEM && stem.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    });
+    let ending = file.extension().and_then(|end| end.to_str());
+    named
+        && ending.is_some_and(|end| [CONSOLE_SOCKET, EVENT_SOCKET, GUARD_NOTE, START_LOCK].contains(&end))
+        && file.parent().is_some_and(trust::is_private)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn nodes_of_one_run_have_sockets_of_their_own() {
@@ -252,5 +367,72 @@ mod tests {
         assert!(owned_privately(folder.path()).is_err());
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
         assert!(owned_privately(folder.path()).is_ok());
+    }
+
+    fn names(folder: &Path) -> usize {
+        std::fs::read_dir(folder).unwrap().count()
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn files_of_dead_agents_only_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        mode(folder.path(), 0o700);
+        let at = |end: &str| folder.path().join("0123456789abcdef").with_extension(end);
+        let listener = UnixListener::bind(at(CONSOLE_SOCKET)).unwrap();
+        std::fs::write(at(EVENT_SOCKET), "").unwrap();
+        drop(StartLock::take(&at(EVENT_SOCKET), Duration::ZERO).unwrap());
+        remove_sockets(&at(EVENT_SOCKET));
+        assert_eq!(names(folder.path()), 3, "it serves");
+        drop(listener);
+        let starting = StartLock::take(&at(EVENT_SOCKET), Duration::ZERO).unwrap();
+        remove_sockets(&at(EVENT_SOCKET));
+        assert_eq!(names(folder.path()), 3, "another one is being started");
+        assert!(StartLock::take(&at(EVENT_SOCKET), Duration::ZERO).is_err(), "and is waited for");
+        drop(starting);
+        remove_sockets(&at(EVENT_SOCKET));
+        assert_eq!(names(folder.path()), 0);
+    }
+
+    #[test]
+    fn socket_2_nothing_else_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let stem = "0123456789abcdef";
+        for (name, open) in [("Cargo", 0o700), ("x.y", 0o700), (stem, 0o755), (stem, 0o777)] {
+            let folder = base.path().join(format!("{name}-{open:o}"));
+            std::fs::create_dir(&folder).unwrap();
+            let ends = [CONSOLE_SOCKET, EVENT_SOCKET, GUARD_NOTE, START_LOCK];
+            ends.iter().for_each(|end| std::fs::write(folder.join(format!("{name}.{end}")), "").unwrap());
+            mode(&folder, open);
+            let of = folder.join(format!("{name}.{CONSOLES}"));
+            remove_sockets(&of);
+            close_socket(&of);
+            remove_note(&of.with_extension(GUARD_NOTE));
+            assert_eq!(names(&folder), ends.len(), "{name} in a directory of mode {open:o}");
+        }
+        let other = base.path().join(format!("{stem}.toml"));
+        mode(base.path(), 0o700);
+        std::fs::write(&other, "").unwrap();
+        remove_note(&other);
+        remove_sockets(&other);
+        assert!(other.exists() && !other.with_extension(START_LOCK).exists());
+    }
+
+    #[test]
+    fn lock_removed_during_a_wait_is_recreated() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = folder.path().join("0123456789abcdef.sock");
+        let held = StartLock::take(&of, Duration::ZERO).unwrap();
+        let waiting = std::thread::spawn({
+            let of = of.clone();
+            move || StartLock::take(&of, Duration::from_secs(60)).unwrap()
+        });
+        held.remove();
+        let second = waiting.join().unwrap();
+        assert!(StartLock::take(&of, Duration::ZERO).is_err(), "there is one lock of that name");
+        drop(second);
     }
 }

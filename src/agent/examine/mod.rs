@@ -7,11 +7,9 @@
 //! (`cli::preflight`).
 
 pub(crate) mod benchmark;
-mod code;
 mod machine;
 mod ports;
 pub(crate) mod program;
-mod route;
 
 use crate::observe::gpu;
 use crate::supervise::libtorch;
@@ -63,7 +61,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
     let program = bounded(program::PATIENCE * 2, move || {
         let found = program::probe(&asked, &folder);
         let script = found.program.as_ref().and_then(|program| program.script.as_deref());
-        let code = code::probe(&asked, &folder, script);
+        let code = program::probe_code(&asked, &folder, script);
         (found, code)
     });
     let env = question.environment.clone().map(|env| {
@@ -89,7 +87,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
         .as_ref()
         .and_then(|found| found.as_ref().ok())
         .and_then(|path| rankdeck_proto::libtorch::version(path.as_ref()));
-    let route = question.master.as_deref().map(|master| route::route(master, question));
+    let route = question.master.as_deref().map(|master| machine::route(master, question));
     let (probed, code) = program.wait().unwrap_or_default();
     let (driver, gpus, gpus_unknown) = gpus.wait().unwrap_or_default();
     let disk = disk.wait().unwrap_or_else(|| Disk {
@@ -114,7 +112,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
         limits: machine::limits(),
         interfaces: machine::interfaces(),
         route,
-        names: route::names(),
+        names: machine::host_names(),
         listened,
         reached,
         environment: env.and_then(BoundedTask::wait),

@@ -7,8 +7,7 @@
 //! steps         the parts in their order, and the wait of the main thread
 //! syscall       the system call that a thread waits in, and bytes that the storage under it has moved
 //! obstacle      the named thing that a thread is blocked on
-//! awaited       the processes at the other end, and whether they sleep or lack a core
-//! own_threads   the threads of the process that its main thread waits for
+//! awaited       the processes at the other end, whether they sleep or lack a core, and own threads that are waited for
 //! descriptors   the process at the other end of a descriptor, and its mount
 //! locks         the holders of file locks
 //! sockets       TCP_INFO and unix peers by netlink, listening sockets
@@ -38,7 +37,6 @@ pub(crate) mod memory;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod native;
 pub(crate) mod obstacle;
-mod own_threads;
 pub(crate) mod ras;
 pub(crate) mod recorder;
 pub(crate) mod sockets;

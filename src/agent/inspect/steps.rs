@@ -4,8 +4,8 @@
 
 use super::syscall::{self, SyscallWait, WaitKind};
 use super::{
-    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, own_threads, ras,
-    recorder, sockets, stacks, state_words,
+    InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, ras, recorder, sockets,
+    stacks, state_words,
 };
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, ProcStat, ProcessKey};
@@ -293,7 +293,7 @@ fn through_its_threads(pid: u32, tcp: &[sockets::Tcp], shared: &SharedHelper) {
     shared.stage("awaited threads");
     let is_named = shared.found(|found| found.obstacle.is_some() || !found.awaits.is_empty());
     let stacks = shared.found(|found| found.threads.clone());
-    let Some(wait) = own_threads::follow(pid, &stacks, tcp).filter(|_| !is_named) else { return };
+    let Some(wait) = awaited::follow(pid, &stacks, tcp).filter(|_| !is_named) else { return };
     let connection = wait.obstacles.iter().find_map(|obstacle| {
         let beneath = obstacle_beneath(pid, Some(obstacle), tcp);
         let found = beneath.unwrap_or_else(|| obstacle.clone());

@@ -15,10 +15,10 @@ use crate::serve::console::{AgentInfo, ConsoleContext, ConsoleOrder};
 use crate::serve::consoles::Consoles;
 use crate::serve::daemon::ServingAgent;
 use crate::serve::events::{self, ReceivedEvent};
-use crate::serve::journal::AgentJournal;
 use crate::serve::notifier::AgentNotifier;
 use crate::serve::observers::{ObserverChannels, Observers};
 use crate::serve::slurm_step::{self, SlurmStep};
+use crate::serve::spool::AgentJournal;
 use crate::serve::{Settings, listen, log_line, port, spool};
 use crate::supervise::groups::Helpers;
 use crate::supervise::launch_prep::{self, HostFacts, LaunchVariables};
@@ -745,7 +745,7 @@ impl Agent {
             log_line("some records could not be written to disk");
         }
         // A console that comes now waits for the end of this process.
-        crate::socket_files::close(&self.settings.console_socket());
+        crate::paths::close_socket(&self.settings.console_socket());
         if unused {
             forget(&self.settings.paths);
         }

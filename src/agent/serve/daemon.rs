@@ -13,10 +13,10 @@
 use crate::entries;
 use crate::manifest::Manifest;
 use crate::observe::cgroup_stat::{Groups, Mounts};
+use crate::paths::StartLock;
 use crate::paths::{self, RunPaths};
 use crate::proc::{self, ProcessKey};
 use crate::process_query;
-use crate::socket_files::StartLock;
 use crate::supervise::{groups, guard};
 use rankdeck_proto::trust;
 use rankdeck_types::error::{HintedError, write_hint};

@@ -8,8 +8,7 @@
 //! events      the event socket, on which ranks report
 //! line_store  the last log lines of each rank, and the queues of the consoles
 //! notifier    notifications while no console is attached
-//! journal     records, notices and the agent's own log
-//! spool       durable records with gap-free numbers
+//! spool       durable records with gap-free numbers, and notices
 //! compaction  which records of a long run are dropped
 //! slurm_step  the Slurm step that contains the agent, and its end
 //! port        the rendezvous port
@@ -26,7 +25,6 @@ mod console;
 mod consoles;
 pub mod daemon;
 mod events;
-mod journal;
 mod line_store;
 mod notifier;
 mod observers;
@@ -118,17 +116,17 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub fn console_socket(&self) -> PathBuf {
-        self.socket(crate::socket_files::CONSOLES)
+        self.socket(crate::paths::CONSOLE_SOCKET)
     }
 
     /// Socket on which ranks report events.
     pub fn event_socket(&self) -> PathBuf {
-        self.socket(crate::socket_files::EVENTS)
+        self.socket(crate::paths::EVENT_SOCKET)
     }
 
     /// Where the guard notes what it sees below the agent.
     pub fn note(&self) -> PathBuf {
-        self.socket(crate::socket_files::NOTE)
+        self.socket(crate::paths::GUARD_NOTE)
     }
 
     fn socket(&self, ending: &str) -> PathBuf {

@@ -12,20 +12,27 @@
 //!   place before a reader is shown the record.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
 //!   ([`compaction`]).
+//!
+//! [`Journal`] adds notices, and the agent's own log.
 
 use crate::manifest;
 use crate::paths::RunPaths;
 use crate::serve::compaction::{self, ReadFrom};
 use crate::serve::log_line;
+use crate::serve::notifier::AgentNotifier;
+use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::MAX_FRAME;
 use rankdeck_proto::message::{Record, RecordEvent};
 use rankdeck_proto::trust;
 use rankdeck_types::ids::Generation;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -480,6 +487,139 @@ fn records(path: &std::path::Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
+/// A thread that flushes the newest file that it was given. It ends with its owner, or, where the disk holds
+/// it, with the process.
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    slot: Arc<FlushSlot>,
+}
+
+#[derive(Debug, Default)]
+struct FlushSlot {
+    /// The file that waits, and whether the owner is gone.
+    state: Mutex<(Option<File>, bool)>,
+    changed: Condvar,
+}
+
+impl Flusher {
+    pub(crate) fn start(flush: impl Fn(&File) -> io::Result<()> + Send + 'static) -> io::Result<Flusher> {
+        let slot = Arc::new(FlushSlot::default());
+        let theirs = slot.clone();
+        std::thread::Builder::new().name("flush".into()).spawn(move || {
+            while let Some(file) = theirs.next() {
+                if let Err(error) = flush(&file) {
+                    log_line(&format!("cannot flush the manifest to disk: {error}"));
+                }
+            }
+        })?;
+        Ok(Flusher { slot })
+    }
+
+    /// Has it flushed; one that still waits for its turn was replaced by this one.
+    pub(crate) fn flush(&self, file: File) {
+        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(file);
+        self.slot.changed.notify_one();
+    }
+}
+
+impl FlushSlot {
+    fn next(&self) -> Option<File> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match std::mem::take(&mut state.0) {
+                Some(file) => return Some(file),
+                None if state.1 => return None,
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.slot.changed.notify_one();
+    }
+}
+
+/// How long a slow disk may hold up the end of an agent.
+const LAST_RECORDS: Duration = Duration::from_secs(5);
+
+/// Records, notices and the log of the agent.
+pub(super) struct AgentJournal {
+    lifecycle: Rc<RefCell<Lifecycle>>,
+    spool: Spool,
+    path: PathBuf,
+    failing: bool,
+    left_out: u64,
+    /// Notifications about some records.
+    pub notifier: RefCell<AgentNotifier>,
+}
+
+impl AgentJournal {
+    /// A journal that writes to `spool`, whose file is `path`.
+    pub fn new(
+        lifecycle: Rc<RefCell<Lifecycle>>,
+        spool: Spool,
+        path: PathBuf,
+        notifier: AgentNotifier,
+    ) -> AgentJournal {
+        AgentJournal { lifecycle, spool, path, failing: false, left_out: 0, notifier: RefCell::new(notifier) }
+    }
+
+    /// Records an event of the latest generation.
+    pub fn record(&self, event: RecordEvent) {
+        self.record_of(self.lifecycle.borrow().generation(), event);
+    }
+
+    /// Records an event of any generation.
+    pub fn record_of(&self, generation: Generation, event: RecordEvent) {
+        self.notifier.borrow_mut().on_record(&event);
+        self.spool.append(generation, event);
+    }
+
+    /// Records a notice of the agent.
+    pub fn notice(&self, text: String) {
+        log_line(&text);
+        self.record(RecordEvent::Notice { text });
+    }
+
+    /// Reports when records cannot be written to disk, and when they can be again.
+    pub fn check_disk(&mut self) {
+        let left_out = self.spool.left_out();
+        if left_out > self.left_out {
+            let text = format!("{}: {left_out} older records were dropped so far", self.path.display());
+            // One is enough for a run of weeks; consoles count what they do not get.
+            if self.left_out == 0 {
+                self.notice(text)
+            } else {
+                log_line(&text)
+            }
+            self.left_out = left_out;
+        }
+        let failing = self.spool.is_failing();
+        if failing == self.failing {
+            return;
+        }
+        self.failing = failing;
+        self.notice(if failing {
+            format!("cannot write {}; records are kept in memory", self.path.display())
+        } else {
+            format!("records are written to disk again; {} were lost", self.spool.lost())
+        });
+    }
+
+    /// Writes the manifest soon.
+    pub fn save_manifest(&self, bytes: Vec<u8>) {
+        self.spool.save_manifest(bytes);
+    }
+
+    /// Waits until everything is on disk; `false` when the disk takes too long.
+    pub fn flush(&self) -> bool {
+        self.spool.flush(LAST_RECORDS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -645,60 +785,5 @@ mod tests {
             wait_until_visible(&spool, spool.append(Generation(0), notice("a")));
             assert_eq!(manifest::Manifest::load(&paths.manifest()), Some(manifest));
         }
-    }
-}
-
-/// A thread that flushes the newest file that it was given. It ends with its owner, or, where the disk holds
-/// it, with the process.
-#[derive(Debug)]
-pub(crate) struct Flusher {
-    slot: Arc<FlushSlot>,
-}
-
-#[derive(Debug, Default)]
-struct FlushSlot {
-    /// The file that waits, and whether the owner is gone.
-    state: Mutex<(Option<File>, bool)>,
-    changed: Condvar,
-}
-
-impl Flusher {
-    pub(crate) fn start(flush: impl Fn(&File) -> io::Result<()> + Send + 'static) -> io::Result<Flusher> {
-        let slot = Arc::new(FlushSlot::default());
-        let theirs = slot.clone();
-        std::thread::Builder::new().name("flush".into()).spawn(move || {
-            while let Some(file) = theirs.next() {
-                if let Err(error) = flush(&file) {
-                    log_line(&format!("cannot flush the manifest to disk: {error}"));
-                }
-            }
-        })?;
-        Ok(Flusher { slot })
-    }
-
-    /// Has it flushed; one that still waits for its turn was replaced by this one.
-    pub(crate) fn flush(&self, file: File) {
-        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(file);
-        self.slot.changed.notify_one();
-    }
-}
-
-impl FlushSlot {
-    fn next(&self) -> Option<File> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match std::mem::take(&mut state.0) {
-                Some(file) => return Some(file),
-                None if state.1 => return None,
-                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-}
-
-impl Drop for Flusher {
-    fn drop(&mut self) {
-        self.slot.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
-        self.slot.changed.notify_one();
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn main(watch: &GuardConfig) -> io::Result<()> {
     loop {
         let news = wait(&pidfd, POLL)?;
         if news.farewell {
-            crate::socket_files::remove_note(&watch.note);
+            crate::paths::remove_note(&watch.note);
             return Ok(());
         }
         if news.agent_died {
@@ -225,8 +225,8 @@ fn end(watch: &GuardConfig, seen: &SeenProcesses, within: Duration) {
     };
     let survivors = process_scan::kill_all(&scope, process_scan::find, Duration::ZERO, within);
     if !alive && survivors.is_empty() {
-        crate::socket_files::remove_note(&watch.note);
-        crate::socket_files::remove(&watch.note);
+        crate::paths::remove_note(&watch.note);
+        crate::paths::remove_sockets(&watch.note);
     }
     for survivor in survivors {
         log_line(&format!(

@@ -145,8 +145,8 @@ impl Leftovers {
         if survivors.is_empty()
             && let Some(note) = &self.note
         {
-            crate::socket_files::remove_note(note);
-            crate::socket_files::remove(note);
+            crate::paths::remove_note(note);
+            crate::paths::remove_sockets(note);
         }
         survivors
     }

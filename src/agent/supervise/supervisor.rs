@@ -513,7 +513,7 @@ impl Supervisor {
         }
         if let Some(guard) = self.guard.take().filter(|_| nothing_left) {
             guard.dismiss();
-            crate::socket_files::remove_note(&self.context.note);
+            crate::paths::remove_note(&self.context.note);
         }
     }
 }
