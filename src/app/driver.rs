@@ -8,18 +8,18 @@
 mod screen;
 
 use super::clock::{Clock, earlier};
-use super::compared_curves::{self, CurveReader};
 use super::demo::Demo;
 use super::exit_condition::{ExitCondition, ExitStep};
 use super::external_shell::ExternalShell;
 use super::headless::{EndPatience, LineFormat, Printer};
-use super::latest_worker::LatestWorker;
 use super::live_playback::{LivePlayback, PlaybackFrame};
 use super::metrics::{self, Endpoint, MetricsRequest};
 use super::notify::{self, ConsoleNotifier};
 use super::output::ConsoleOutput;
 use super::record::{self, Recorder, RecordingInfo};
 use super::secrets::{GenerationSecrets, VariableConsent};
+use super::side_jobs::LatestWorker;
+use super::side_jobs::{self, CurveReader};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::tty_prompt::{self, PromptAnswer, PromptThread};
 use super::{overrides, side_jobs, stderr};
@@ -157,7 +157,7 @@ impl ConsoleSetup {
         let is_kept = self.recorder.is_some() && self.demo.is_none();
         steering.report = is_kept.then(|| format!("rankdeck report {run}"));
         let runs = self.recorder.as_ref().and_then(Recorder::runs);
-        steering.recorded = runs.map(|runs| compared_curves::names(runs, run)).unwrap_or_default();
+        steering.recorded = runs.map(|runs| side_jobs::names(runs, run)).unwrap_or_default();
     }
 }
 

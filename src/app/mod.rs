@@ -6,10 +6,10 @@
 //!
 //! - [`clock`] the monotonic clock; [`signals`] signals; [`exit_condition`] when a command has done its work;
 //! - [`output`] where the run is shown: [`screen`] (on a `terminal_surface` over [`terminal`], with the keys of
-//!   [`terminal_input`]), [`headless`] (with [`line_writer`]), or [`linear`] for typed commands;
-//! - [`replace_file`] atomic replacement of files; `latest_worker` slow work of which only the latest counts;
+//!   [`terminal_input`]), [`headless`] (with [`line_writer`]), or [`output`] for typed commands;
+//! - [`replace_file`] atomic replacement of files; `side_jobs` slow work on threads, also other runs in the charts;
 //! - [`record`] the recording and the console's log; [`playback`] of recordings, of a live run by the thread of
-//!   `live_playback`; [`compared_curves`] other runs in the charts;
+//!   `live_playback`;
 //! - [`home_screen`] the home screen; [`play`] a policy playing; [`graphics`] images drawn by the terminal;
 //! - [`metrics`] Prometheus; `notify` notifications: terminal, command, webhook;
 //! - [`external_shell`] a shell on a host;
@@ -22,7 +22,6 @@
 //! - A slow reader of stdout or stderr, a slow disk or a slow terminal never delays a command to a host.
 
 pub(crate) mod clock;
-pub(crate) mod compared_curves;
 pub(crate) mod demo;
 pub(crate) mod driver;
 pub(crate) mod exit_condition;
@@ -30,9 +29,7 @@ pub(crate) mod external_shell;
 pub(crate) mod graphics;
 pub(crate) mod headless;
 pub(crate) mod home_screen;
-mod latest_worker;
 pub(crate) mod line_writer;
-pub(crate) mod linear;
 mod live_playback;
 pub mod metrics;
 mod notify;
@@ -51,5 +48,4 @@ pub mod summary;
 pub(crate) mod terminal;
 pub(crate) mod terminal_input;
 mod terminal_surface;
-mod theme_detect;
 pub(crate) mod tty_prompt;

@@ -5,10 +5,10 @@
 //! ignored: playback contacts no host.
 
 use super::clock::{Clock, earlier};
-use super::compared_curves::{self, CurveReader};
 use super::record::reader::{RecordError, Recording, SegmentEvents, TRIES};
 use super::screen::{InputOutcome, TerminalScreen};
 use super::side_jobs;
+use super::side_jobs::{self, CurveReader};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::terminal_surface::FrameReason;
 use rankdeck_core::Core;
@@ -328,7 +328,7 @@ pub(crate) async fn show_replay(
 ) -> io::Result<()> {
     screen.view.steering.replay = true;
     screen.view.steering.report = Some(format!("rankdeck report {what}"));
-    screen.view.steering.recorded = compared_curves::names(runs, "");
+    screen.view.steering.recorded = side_jobs::names(runs, "");
     let mut curves = CurveReader::default();
     let mut signals = ConsoleSignals::new(true)?;
     let clock = Clock::new();

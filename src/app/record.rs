@@ -4,26 +4,25 @@
 //! uses `console-2/`, and so on.
 //!
 //! Owner: the driver. Files are private (0600 in 0700 directories): environment variables may hold secrets. A thread
-//! writes them (`queue`): the console never waits for a disk. A failing disk costs the recording, never the
+//! writes them ([`segments`]): the console never waits for a disk. A failing disk costs the recording, never the
 //! run.
 //!
 //! Invariant REC-1: all files are bounded and keep their end. The recording is a ring (TRACE-2). A full
 //! `events.jsonl` replaces `events-old.jsonl`; the number of lost lines is reported.
 
 mod files;
-mod queue;
 pub(crate) mod reader;
 pub(crate) mod segments;
 
 use super::replace_file::replace_file;
 use files::ReportJournal;
-use queue::Job;
 use rankdeck_core::event::Event;
 use rankdeck_core::report::Report;
 use rankdeck_core::{Core, Goal, PaceHistory};
 use rankdeck_proto::regular;
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
 use rankdeck_types::words;
+use segments::Job;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -195,7 +194,7 @@ impl Recorder {
 
     /// Records a report.
     pub(crate) fn report(&mut self, now: Timestamp, report: Box<Report>) {
-        self.reports.1 += queue::weight(&report);
+        self.reports.1 += segments::weight(&report);
         self.reports.0.push(*report);
         self.dirty_since.get_or_insert(now);
         if self.reports.1 >= REPORTS {

@@ -2,13 +2,13 @@
 
 use super::clock::{earlier, utc_offset_s};
 use super::graphics::TerminalImages;
-use super::latest_worker::LatestWorker;
+use super::side_jobs::LatestWorker;
 use super::side_jobs::{JobEnd, SideJobs};
 use super::signals::ConsoleSignals;
 use super::terminal::{self, Surface, Tty};
 use super::terminal_input;
+use super::terminal_input::{color_depth, detect_theme};
 use super::terminal_surface::{FrameReason, Input, TerminalSurface};
-use super::theme_detect::{color_depth, detect_theme};
 use base64::Engine;
 use crossterm::event::{Event as TermEvent, KeyEventKind, MouseEventKind};
 use rankdeck_charts::export::{FileContent, SavedFile};

@@ -1,8 +1,7 @@
 //! Selects, scales, compares and exports the series of runs. Shared by the run screen, home and reports.
 //!
 //! ```text
-//! selection  which series are shown, and their labels
-//! rates      which series lose their meaning when a run ends
+//! selection  which series are shown, their labels, and which of them lose their meaning when a run ends
 //! axis       x axes: steps, elapsed time, wall clock
 //! view       zoom, smoothing, cursor, overlaid runs
 //! heat       histograms as heat maps
@@ -16,6 +15,5 @@ pub mod axis;
 pub mod compare;
 pub mod export;
 pub mod heat;
-pub mod rates;
 pub mod selection;
 pub mod view;

@@ -7,33 +7,31 @@
 //! - A closed stdout is not reported: output is dropped, and the exit code stays the same.
 //! - Every failure has an error and a hint.
 //! - CLI-3: `stop verified` is printed only when the stop is verified on every host.
+//!
+//! Errors of the command line: clap's, with what to type instead.
 
 pub mod args;
 mod commands;
 mod home;
 mod support;
-mod usage;
-
-pub(crate) use support::{Failure, code};
-
-use commands::{
-    attach, check, compare, drill, eval, explain, export, export_metrics, fetch, gpus, help, init, logs,
-    mlflow, play, ps, push, queue, remove, replay, report, restart, run, sbatch, schema, simulate, status,
-    stop, tensorboard, wait,
-};
-use support::locate::ListedHosts;
-use support::{
-    child, output_mode, preflight, print, prompt, recorded_runs, relaunch, run_id, run_index, sources,
-};
 
 use crate::app::stderr;
 use args::{Cli, CliCommand};
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use commands::{
+    check, compare, consoles, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps, push,
+    queue, remove, report, restart, run, sbatch, schema, status, stop,
+};
 use rankdeck_config::HostsSource;
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 use std::time::Duration;
+use support::locate::ListedHosts;
+pub(crate) use support::{Failure, code};
+use support::{child, locate, output_mode, preflight, print, prompt, relaunch, run_index, run_name, sources};
 
 /// How long threads of the runtime may take to end.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -63,7 +61,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Parses a command line. Without a command, a terminal gets the home screen; a pipe gets the help.
 fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
-    argv = args::program_words::with_separator(argv, &args::help::command());
+    argv = args::with_separator(argv, &args::help::command());
     let read = |argv: &[OsString]| {
         args::help::command().try_get_matches_from(argv).and_then(|found| Cli::from_arg_matches(&found))
     };
@@ -71,7 +69,7 @@ fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
-    error = usage::explained(error);
+    error = explained(error);
     let lacking = matches!(
         error.kind(),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
@@ -117,7 +115,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         | CliCommand::Home(_)
         | CliCommand::Gpus(_) => true,
         // Runs that were launched without a hosts file.
-        _ => std::path::Path::new(run_id::RUNS).is_dir(),
+        _ => std::path::Path::new(run_name::RUNS).is_dir(),
     };
     if cli.command.printing().is_some_and(|output| output.headless || output.json) {
         prompt::set_headless();
@@ -138,23 +136,23 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         }
         CliCommand::Drill(args) => drill::drill(hosts, *args, options).await,
         CliCommand::Attach(args) => {
-            let done = attach::attach(hosts, args).await;
+            let done = consoles::attach(hosts, args).await;
             launch_again(hosts, options, done).await
         }
         CliCommand::Stop(args) => stop::stop(hosts, args).await,
         CliCommand::Kill(args) => stop::stop(hosts, args::StopArgs { kill: true, ..args }).await,
         CliCommand::Restart(args) => restart::restart(hosts, args).await,
-        CliCommand::Wait(args) => wait::wait(hosts, args).await,
+        CliCommand::Wait(args) => status::wait(hosts, args).await,
         CliCommand::Ps(args) => ps::ps(hosts, listed, args).await,
         CliCommand::Gpus(args) => gpus::gpus(hosts, args).await,
         CliCommand::Status(args) => status::status(hosts, args).await,
-        CliCommand::ExportMetrics(args) => export_metrics::export_metrics(hosts, args).await,
+        CliCommand::ExportMetrics(args) => metrics_tools::export_metrics(hosts, args).await,
         CliCommand::Queue(args) => queue::queue(args).await,
         CliCommand::Fetch(args) => fetch::fetch(hosts, args).await,
-        CliCommand::Tensorboard(args) => tensorboard::tensorboard(hosts, args).await,
-        CliCommand::Eval(args) => eval::eval(hosts, args).await,
+        CliCommand::Tensorboard(args) => metrics_tools::tensorboard(hosts, args).await,
+        CliCommand::Eval(args) => play::eval(hosts, args).await,
         CliCommand::Play(args) => play::play(hosts, *args).await,
-        CliCommand::Export(args) => export::export(hosts, args).await,
+        CliCommand::Export(args) => play::export(hosts, args).await,
         CliCommand::Rm(args) => remove::remove(hosts, args).await,
         CliCommand::Prune(args) => remove::prune(hosts, listed, args).await,
         CliCommand::Sbatch(args) => sbatch::sbatch(hosts, &args),
@@ -163,12 +161,12 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Init(args) => init::init(args).await,
         CliCommand::Schema { what } => Ok(schema::print(what)),
         CliCommand::Logs(args) => logs::logs(hosts, args).await,
-        CliCommand::Replay(args) => replay::replay(args).await,
-        CliCommand::Demo(args) => simulate::demo(args).await,
+        CliCommand::Replay(args) => consoles::replay(args).await,
+        CliCommand::Demo(args) => consoles::demo(args).await,
         CliCommand::Report(args) => report::report(&args),
         CliCommand::Compare(args) => compare::compare(&args),
-        CliCommand::Mlflow(args) => mlflow::mlflow(&args),
-        CliCommand::Simulate(args) => simulate::simulate(args).await,
+        CliCommand::Mlflow(args) => metrics_tools::mlflow(&args),
+        CliCommand::Simulate(args) => consoles::simulate(args).await,
         CliCommand::Client
         | CliCommand::Completions { .. }
         | CliCommand::Man { .. }
@@ -200,4 +198,87 @@ fn runtime(simulates: bool) -> Result<tokio::runtime::Runtime, Failure> {
         builder.worker_threads(2);
     }
     builder.enable_all().build().map_err(Failure::no_thread)
+}
+
+/// Most experiments that an error lists.
+const EXPERIMENTS: usize = 8;
+
+/// Adds a tip to an error, or replaces words that explain nothing.
+fn explained(mut error: clap::Error) -> clap::Error {
+    let has = |word: &str| error.context().any(|(_, what)| what.to_string().contains(word));
+    let tip = match error.kind() {
+        ErrorKind::ArgumentConflict if has("COMMAND") => Some(
+            "a program needs no experiment file: `rankdeck run -- python train.py`; in a file, write \
+             `command = [\"python\", \"train.py\"]` in `[launch]`"
+                .to_owned(),
+        ),
+        ErrorKind::MissingRequiredArgument if has("EXPERIMENT") => Some(experiments()),
+        ErrorKind::MissingRequiredArgument if has("<RUN>") => {
+            Some("list runs with `rankdeck ps --all`; `@last` is the newest".to_owned())
+        }
+        ErrorKind::UnknownArgument if has("-v") && !has("--v") => {
+            Some("`--version` prints the version".to_owned())
+        }
+        ErrorKind::ValueValidation => return number(error),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// The experiments of this directory, or how to do without one.
+fn experiments() -> String {
+    let files = home::experiments::paths();
+    let shown: Vec<String> = files.iter().take(EXPERIMENTS).map(|path| path.display().to_string()).collect();
+    let more = if files.len() > shown.len() { ", ..." } else { "" };
+    match shown.is_empty() {
+        true => "pass a program: `-- python train.py`; or write an experiment file with `rankdeck init`"
+            .to_owned(),
+        false => format!("experiments here: {}{more}", shown.join(", ")),
+    }
+}
+
+/// Says which number is expected where the parser only names the digit that it cannot read.
+fn number(error: clap::Error) -> clap::Error {
+    let Some(why) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>()) else {
+        return error;
+    };
+    let expected = match why.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "the number is out of range",
+        _ => "expected a whole number",
+    };
+    let value = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (given, argument) = (value(ContextKind::InvalidValue), value(ContextKind::InvalidArg));
+    let text = format!(
+        "invalid value '{given}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n"
+    );
+    clap::Error::raw(ErrorKind::ValueValidation, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::args::help::command;
+
+    /// The error of a command line.
+    fn error(words: &str) -> String {
+        let found = command().try_get_matches_from(words.split(' '));
+        super::explained(found.unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn wrong_command_line_says_what_to_type() {
+        for (words, expected) in [
+            ("rankdeck logs --tail x", "expected a whole number"),
+            ("rankdeck logs --tail 99999999999999999999", "out of range"),
+            ("rankdeck rm", "`rankdeck ps --all`"),
+            ("rankdeck -v", "`--version`"),
+            ("rankdeck run a.toml -- python", "needs no experiment file"),
+        ] {
+            let text = error(words);
+            assert!(text.contains(expected), "{words}: {text}");
+        }
+        assert!(!error("rankdeck logs --verbose").contains("--version"));
+    }
 }

@@ -16,7 +16,7 @@ use crate::run::restart_draft::{FileAnswer, origins};
 use crate::run::time::time_of_day;
 use crate::run::words::{Verb, in_lines, of_lines};
 use crate::run::{ViewState, keys, outcome, palette, processes, rank_details, ranks, staleness};
-use rankdeck_charts::rates::is_live_only;
+use rankdeck_charts::selection::is_live_only;
 use rankdeck_charts::selection::label;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{HistogramBucket, Model, RunState};

@@ -359,13 +359,7 @@ mod tests {
     }
 
     /// A host at 10.0.0.1 on eth0 and 172.17.0.1 on docker0; `own` is on `lo` as well.
-    fn way(
-        names: &[(&str, &str)],
-        own: Option<&str>,
-        master: &str,
-        peers: &[&str],
-        expect: u32,
-    ) -> Route {
+    fn way(names: &[(&str, &str)], own: Option<&str>, master: &str, peers: &[&str], expect: u32) -> Route {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let interface = |name: &str, addresses: &[&str]| Interface {
             name: name.into(),

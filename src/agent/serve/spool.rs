@@ -13,7 +13,7 @@
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
 //!   ([`compaction`]).
 //!
-//! [`Journal`] adds notices, and the agent's own log.
+//! [`AgentJournal`] adds notices, and the agent's own log.
 
 use crate::manifest;
 use crate::paths::RunPaths;

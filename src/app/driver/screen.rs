@@ -1,13 +1,13 @@
 //! The screen of the loop: input and drawing.
 
 use super::Driver;
-use crate::app::compared_curves::LoadedRuns;
 use crate::app::external_shell::{self, ShellEvent};
-use crate::app::latest_worker::LatestWorker;
 use crate::app::live_playback::LivePlayback;
 use crate::app::output::ConsoleOutput;
 use crate::app::record::Recorder;
 use crate::app::screen::InputOutcome;
+use crate::app::side_jobs::LatestWorker;
+use crate::app::side_jobs::LoadedRuns;
 use crate::app::signals::ConsoleSignals;
 use crate::app::terminal;
 use crate::app::terminal_surface::FrameReason;

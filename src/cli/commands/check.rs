@@ -9,8 +9,8 @@ use crate::cli::support::preflight::{
     self, CheckResult, CheckStatus, HostAnswer, PreflightInput, PreflightReport,
 };
 use crate::cli::support::provision::{self, PackedCode};
-use crate::cli::support::run_id::new_run_id;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::run_name::new_run_id;
 use crate::cli::support::work_place::{self, WorkPlace};
 use crate::cli::support::{Failure, code, contract, git, interrupt, print, sources};
 use rankdeck_config::HostsSource;

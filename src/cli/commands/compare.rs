@@ -4,7 +4,7 @@ use crate::app::stderr;
 use crate::cli::args::CompareArgs;
 use crate::cli::support::output_file::OutputFile;
 use crate::cli::support::run_name::{LAST, RunAction};
-use crate::cli::support::{Failure, code, print, recorded_runs, sweep};
+use crate::cli::support::{Failure, code, locate, print, sweep};
 use rankdeck_charts::axis::Axis;
 use rankdeck_charts::compare::{CompareOptions, csv, curves, letter, png, series_names, svg, text_chart};
 use rankdeck_core::compare::{self, ComparedRun};
@@ -37,7 +37,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
             }
             Some((name, runs)) => named.extend(recorded(&name, runs)?),
             // A prefix alone stands for all of its runs.
-            None if args.runs.len() == 1 && run != LAST => named.extend(recorded_runs::matching(run)?),
+            None if args.runs.len() == 1 && run != LAST => named.extend(locate::matching_recordings(run)?),
             None => named.push(run.clone()),
         }
     }
@@ -89,7 +89,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<u8, Failure> {
 /// Returns the runs of a sweep that have a recording.
 fn recorded(sweep: &str, runs: Vec<String>) -> Result<Vec<String>, Failure> {
     let (kept, gone): (Vec<String>, Vec<String>) =
-        runs.into_iter().partition(|run| recorded_runs::find(run).is_ok());
+        runs.into_iter().partition(|run| locate::recording(run).is_ok());
     if kept.is_empty() {
         return Err(Failure::usage(format!("no recording of sweep {sweep} found"))
             .hint(format!("show its results with `rankdeck queue {sweep}`")));
@@ -102,10 +102,10 @@ fn recorded(sweep: &str, runs: Vec<String>) -> Result<Vec<String>, Failure> {
 
 /// Loads a run from its local recording.
 pub(crate) fn load(run: &str) -> Result<ComparedRun, Failure> {
-    let recorded = recorded_runs::find(run).map_err(|failure| {
+    let recorded = locate::recording(run).map_err(|failure| {
         failure.hint("to record a run of another console, attach to it here: `rankdeck attach`")
     })?;
-    let (model, at) = recorded_runs::open(&recorded)?.last().map_err(|error| {
+    let (model, at) = locate::open_recording(&recorded)?.last().map_err(|error| {
         Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
     })?;
     Ok(ComparedRun::from_model(&recorded.name, &model, at))

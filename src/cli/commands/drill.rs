@@ -19,8 +19,8 @@ use crate::cli::support::drill::judge::{
 use crate::cli::support::drill::{self as support, proved};
 use crate::cli::support::launch::{self, LaunchOptions};
 use crate::cli::support::prompt::NoPrompts;
-use crate::cli::support::run_id::{self, new_run_id};
 use crate::cli::support::run_index::{self, decode, exec_on_all, own_binary};
+use crate::cli::support::run_name::{self, new_run_id};
 use crate::cli::support::{Failure, code, interrupt, print, prompt, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_link::{AgentCommand, LineSink, Links};
@@ -725,7 +725,7 @@ impl Drill<'_> {
             tokio::time::sleep(PAUSE).await;
         };
         let here =
-            run_id::own_folder(run).map_err(|why| why.error).and_then(|folder| match folder.exists() {
+            run_name::own_folder(run).map_err(|why| why.error).and_then(|folder| match folder.exists() {
                 true => {
                     std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
                 }

@@ -3,7 +3,7 @@
 use crate::cli::args::help;
 use crate::cli::args::promises::{NEEDS, Need};
 use crate::cli::args::values::LAST;
-use crate::cli::support::{Failure, code, print, run_id};
+use crate::cli::support::{Failure, code, print, run_name};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
@@ -182,13 +182,13 @@ fn command_names() -> Vec<CompletionCandidate> {
 
 /// The sweeps that this directory has.
 fn sweep_names() -> Vec<CompletionCandidate> {
-    let names = run_id::local_names().into_iter().filter(|name| name.starts_with("sweep-"));
+    let names = run_name::local_names().into_iter().filter(|name| name.starts_with("sweep-"));
     names.map(CompletionCandidate::new).collect()
 }
 
 /// The runs that this directory has; no host is queried.
 fn run_names() -> Vec<CompletionCandidate> {
-    let names = run_id::local_names();
+    let names = run_name::local_names();
     names.iter().map(String::as_str).chain([LAST]).map(CompletionCandidate::new).collect()
 }
 

@@ -1,32 +1,25 @@
-//! One file per command.
+//! Commands: a file for each, or for a few that belong together.
 
-pub(crate) mod attach;
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod consoles;
 pub(crate) mod drill;
-pub(crate) mod eval;
 pub(crate) mod explain;
-pub(crate) mod export;
-pub(crate) mod export_metrics;
 pub(crate) mod fetch;
 pub(crate) mod gpus;
 pub(crate) mod help;
 pub(crate) mod init;
 pub(crate) mod logs;
-pub(crate) mod mlflow;
+pub(crate) mod metrics_tools;
 pub(crate) mod play;
 pub(crate) mod ps;
 pub(crate) mod push;
 pub(crate) mod queue;
 pub(crate) mod remove;
-pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod sbatch;
 pub(crate) mod schema;
-pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod stop;
-pub(crate) mod tensorboard;
-pub(crate) mod wait;

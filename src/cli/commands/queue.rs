@@ -1,7 +1,7 @@
 //! `rankdeck queue`: lists sweeps, or continues one.
 
 use crate::cli::args::QueueArgs;
-use crate::cli::support::run_id::{RUNS, check_readable};
+use crate::cli::support::run_name::{RUNS, check_readable};
 use crate::cli::support::sweep::{carry_on, found};
 use crate::cli::support::{Failure, code};
 use std::path::Path;

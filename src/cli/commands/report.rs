@@ -3,7 +3,7 @@
 use crate::app::clock::utc_offset_s;
 use crate::cli::args::ReportArgs;
 use crate::cli::support::output_file::OutputFile;
-use crate::cli::support::{Failure, code, code_record, print, provenance, recorded_runs};
+use crate::cli::support::{Failure, code, code_record, locate, print, provenance};
 use rankdeck_core::model::Model;
 use rankdeck_tui::report::{Sources, html, markdown};
 use rankdeck_types::experiment::Experiment;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Runs `rankdeck report`.
 pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
-    let recorded = recorded_runs::find(&args.what)?;
-    let record = recorded_runs::open(&recorded)?;
+    let recorded = locate::recording(&args.what)?;
+    let record = locate::open_recording(&recorded)?;
     let (model, _) = record.last().map_err(|error| {
         Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
     })?;

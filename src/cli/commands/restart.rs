@@ -8,9 +8,9 @@ use crate::cli::args::{HostKeyArgs, RestartArgs};
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::{LocatedRun, RunLocator};
 use crate::cli::support::prompt::ProgressPrompter;
-use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{FoundRun, RunStatus};
 use crate::cli::support::run_name::RunAction;
+use crate::cli::support::run_name::{RUNS, own_folder};
 use crate::cli::support::{
     Failure, code as exit, code_record, contract, interrupt, prompt, provenance, relaunch, resume_from,
 };

@@ -13,8 +13,8 @@ use crate::cli::support::output_mode::{self, OutputMode, TerminalInfo};
 use crate::cli::support::provenance::Provenance;
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::relaunch::{self, RelaunchSpec};
-use crate::cli::support::run_id::{RUNS, claimed_run_id};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
+use crate::cli::support::run_name::{RUNS, claimed_run_id};
 use crate::cli::support::work_place;
 use crate::cli::support::{
     Failure, contract, git, interrupt, measure, preflight, resume_from, sources, sweep,

@@ -2,8 +2,8 @@
 
 use crate::cli::args::promises::RequiredPromises;
 use crate::cli::preflight;
-use crate::cli::run_id::new_run_id;
 use crate::cli::support::contract;
+use crate::cli::support::run_name::new_run_id;
 use rankdeck_config::{ExperimentSource, HostsSource, load_draft, load_experiment};
 use rankdeck_proto::regular;
 use rankdeck_tui::home::{ExperimentFile, Home, LaunchPreview};

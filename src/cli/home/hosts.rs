@@ -4,8 +4,8 @@
 //! [`HostPoller`] owns one task per host; no host waits for another. A login prompt (host key, passphrase)
 //! cannot be answered here: it is a failure whose hint names the key that answers it.
 
-use crate::cli::recorded_runs::RecordedRun;
 use crate::cli::run_index::{decode, own_binary};
+use crate::cli::support::locate::RecordedRun;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};

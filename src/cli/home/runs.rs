@@ -1,9 +1,10 @@
 //! Lists runs: those of the hosts, merged as `rankdeck ps` does, and local recordings, with their
 //! latest progress and their outcome.
 
-use crate::cli::recorded_runs::{self, RecordedRun};
-use crate::cli::run_id::RUNS;
+use crate::app::record::reader;
 use crate::cli::run_index::{RunIndex, RunStatus};
+use crate::cli::support::locate::{self, RecordedRun};
+use crate::cli::support::run_name::RUNS;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::RunEntry;
@@ -87,7 +88,7 @@ impl RunLists {
     /// Returns all runs, newest first; recordings of runs that no host knows come last.
     pub fn rows(&mut self, home: &Home) -> Vec<RunRow> {
         if self.listed_at.is_none_or(|at| at.elapsed() >= CACHED) {
-            self.records = recorded_runs::list(Path::new(RUNS));
+            self.records = reader::list(Path::new(RUNS));
             self.listed_at = Some(Instant::now());
         }
         let now = wall_time();
@@ -146,7 +147,7 @@ impl RunLists {
 
 /// Reads the recording; the summary is empty if it cannot be read.
 pub(super) fn read_summary(recorded: &RecordedRun) -> RunSummary {
-    let read = recorded_runs::open(recorded).ok().and_then(|record| record.last().ok());
+    let read = locate::open_recording(recorded).ok().and_then(|record| record.last().ok());
     read.map(|(model, at)| RunSummary::from_model(&model, at)).unwrap_or_default()
 }
 

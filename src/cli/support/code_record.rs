@@ -9,9 +9,9 @@
 use crate::app::record;
 use crate::app::replace_file::replace_file;
 use crate::cli::support::Failure;
-use crate::cli::support::program_source::FOLLOWED;
+use crate::cli::support::contract::FOLLOWED;
 use crate::cli::support::provision::{CodeSelection, PackedCode, bring_pack};
-use crate::cli::support::run_id::own_folder;
+use crate::cli::support::run_name::own_folder;
 use rankdeck_core::origin::{ChangedFiles, CodeStanding, PlannedCode};
 use rankdeck_link::Prompter;
 use rankdeck_proto::pack::{self, FileHash};

@@ -15,9 +15,9 @@
 use crate::app::stderr;
 use crate::cli::args::{FetchArgs, HostKeyArgs};
 use crate::cli::support::locate::{RunLocator, hint_for_missing};
-use crate::cli::support::run_id::own_folder;
 use crate::cli::support::run_index::{FoundRun, RunIndex, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
+use crate::cli::support::run_name::own_folder;
 use crate::cli::support::{Failure, code};
 use base64::Engine;
 use rankdeck_config::HostsSource;

@@ -1,9 +1,9 @@
 //! Chooses the output of a run: screen or lines.
 
 use crate::app::headless::{LineFormat, PrintRate, Printer};
-use crate::app::linear::LinearScreen;
 use crate::app::metrics::Endpoint;
 use crate::app::output::ConsoleOutput;
+use crate::app::output::LinearScreen;
 use crate::app::screen::TerminalScreen;
 use crate::app::stderr;
 use crate::cli::args::OutputArgs;

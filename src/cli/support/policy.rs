@@ -6,10 +6,10 @@
 use crate::app::stderr;
 use crate::cli::args::values::{CheckpointSource, parse_checkpoint};
 use crate::cli::args::{FetchArgs, HostKeyArgs, PrintArgs, WorkerArgs};
-use crate::cli::support::run_id::{RUNS, own_folder};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
-use crate::cli::support::{Failure, contract, copy, provenance, recorded_runs};
+use crate::cli::support::run_name::{RUNS, own_folder};
+use crate::cli::support::{Failure, contract, copy, locate, provenance};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Env;
 use rankdeck_types::ids::RunId;
@@ -128,8 +128,8 @@ pub(crate) async fn here(
 
 /// The error if the recording of a run shows a program whose checkpoints are not playable.
 fn of_other_program(run: &str) -> Option<Failure> {
-    let found = recorded_runs::at_path(&Path::new(RUNS).join(run).display().to_string())?;
-    let (model, _) = recorded_runs::open(&found).ok()?.last().ok()?;
+    let found = locate::recording_at(&Path::new(RUNS).join(run).display().to_string())?;
+    let (model, _) = locate::open_recording(&found).ok()?.last().ok()?;
     contract::demand_of_run(&model, Promise::Playback).err()
 }
 

@@ -6,7 +6,7 @@ use crate::cli::support::code_record::CodeRecord;
 use crate::cli::support::git::{self, Checkout, CodeState};
 use crate::cli::support::preflight::PreflightReport;
 use crate::cli::support::relaunch::RelaunchSpec;
-use crate::cli::support::run_id::own_folder;
+use crate::cli::support::run_name::own_folder;
 use rankdeck_proto::regular;
 use rankdeck_proto::trust;
 use rankdeck_types::code::Code;

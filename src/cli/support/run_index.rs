@@ -2,7 +2,7 @@
 
 use crate::app::stderr;
 use crate::cli::args::HostKeyArgs;
-use crate::cli::support::run_id::RUNS;
+use crate::cli::support::run_name::RUNS;
 use crate::cli::support::run_name::{self, LAST, NameError, NamedRun, RunAction, SelectedRun};
 use crate::cli::support::{Failure, print, prompt};
 use rankdeck_config::HostsSource;

@@ -52,7 +52,7 @@ fn command_in_document_parses() {
             let named = words.get(1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
             let cli = rankdeck::cli::args::Cli::command();
             let given = words.iter().map(OsString::from).collect();
-            let given = rankdeck::cli::args::program_words::with_separator(given, &cli);
+            let given = rankdeck::cli::args::with_separator(given, &cli);
             let error = match cli.try_get_matches_from(given) {
                 Err(error) if named => error,
                 _ => continue,

@@ -16,10 +16,10 @@ use crate::app::stderr;
 use crate::cli::args::promises::RequiredPromises;
 use crate::cli::args::values::MAX_TRIALS;
 use crate::cli::args::{HostKeyArgs, RunArgs};
-use crate::cli::support::run_id::{RUNS, new_run_id};
 use crate::cli::support::run_index::{load_hosts, own_binary};
 use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
-use crate::cli::support::{Failure, child, code, contract, print, recorded_runs, run_id};
+use crate::cli::support::run_name::{RUNS, new_run_id};
+use crate::cli::support::{Failure, child, code, contract, locate, print, run_name};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::compare::{ComparedRun, equal_results};
 use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
@@ -173,7 +173,7 @@ pub(crate) fn named(name: &str, action: RunAction) -> Result<Option<(String, Vec
         return Ok(None);
     }
     let mut all = found(Path::new(RUNS));
-    all.sort_by_cached_key(|sweep| Reverse(run_id::launch_order(&sweep.name, SystemTime::UNIX_EPOCH)));
+    all.sort_by_cached_key(|sweep| Reverse(run_name::launch_order(&sweep.name, SystemTime::UNIX_EPOCH)));
     let named: Vec<NamedRun> =
         all.iter().map(|sweep| NamedRun { name: &sweep.name, is_active: false }).collect();
     match run_name::resolve(&named, Some(name), action) {
@@ -571,8 +571,8 @@ const MOST_COMPARED: usize = 128;
 
 /// Reads the recording of a trial's run.
 fn recorded(run: &str) -> Option<ComparedRun> {
-    let found = recorded_runs::at_path(&Path::new(RUNS).join(run).display().to_string())?;
-    let (model, at) = recorded_runs::open(&found).ok()?.last().ok()?;
+    let found = locate::recording_at(&Path::new(RUNS).join(run).display().to_string())?;
+    let (model, at) = locate::open_recording(&found).ok()?.last().ok()?;
     Some(ComparedRun::from_model(run, &model, at))
 }
 

@@ -1,10 +1,19 @@
-//! `rankdeck mlflow`: writes recorded runs as an MLflow file store, for `mlflow ui` and MLflow's client.
+//! Metrics of runs in other tools. `rankdeck mlflow` writes recorded runs as an MLflow file store, for `mlflow ui` and MLflow's client.
+//! `tensorboard` fetches the event files of runs and opens them in TensorBoard; `export-metrics` exports a run's metrics
+//! to Prometheus until it ends.
 //!
 //! - The id of a run is derived from its name: written again, a run replaces itself, and nothing else in the
 //!   store changes.
 
-use crate::cli::args::MlflowArgs;
-use crate::cli::support::{Failure, code, recorded_runs};
+use super::fetch::fetch;
+use crate::app::driver::ExitReason;
+use crate::app::metrics::{self, Endpoint, MetricsFormat, Textfile};
+use crate::cli::args::{ExportMetricsArgs, FetchArgs, MlflowArgs, TensorboardArgs};
+use crate::cli::support::console::ExistingRun;
+use crate::cli::support::locate::{self, LocatedRun, RunLocator};
+use crate::cli::support::run_name::{RUNS, RunAction, own_folder};
+use crate::cli::support::{Failure, code};
+use rankdeck_config::HostsSource;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::RunOutcome;
@@ -14,7 +23,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 /// Longest value of an MLflow parameter.
 const LONGEST: usize = 6000;
@@ -29,8 +40,8 @@ pub(crate) fn mlflow(args: &MlflowArgs) -> Result<u8, Failure> {
     let store = std::path::absolute(&args.into).unwrap_or_else(|_| args.into.clone());
     let mut entries = Vec::new();
     for run in &args.runs {
-        let recorded = recorded_runs::find(run)?;
-        let (model, at) = recorded_runs::open(&recorded)?.last().map_err(|error| {
+        let recorded = locate::recording(run)?;
+        let (model, at) = locate::open_recording(&recorded)?.last().map_err(|error| {
             Failure::usage(error.to_string()).hint("it may be from another version of rankdeck: use that one")
         })?;
         entries.push(MlflowRun::of(&ComparedRun::from_model(&recorded.name, &model, at), &model));
@@ -205,6 +216,86 @@ fn user() -> String {
 fn yaml(fields: &Value) -> String {
     let table = fields.as_object().into_iter().flatten();
     table.map(|(name, value)| format!("{name}: {value}\n")).collect()
+}
+
+/// Runs `rankdeck tensorboard`.
+pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs) -> Result<u8, Failure> {
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let mut found: Vec<LocatedRun> = Vec::new();
+    for run in &args.runs {
+        let known = found.last().map(|located| &located.run_index);
+        let run_index = locator.index_or(known, Some(run)).await?;
+        found.push(locator.select(run_index, Some(run), RunAction::Read).await?);
+    }
+    let mut places = Vec::new();
+    for LocatedRun { run: name, .. } in found {
+        let into = own_folder(&name).map_err(Failure::place)?.join("hosts");
+        let fetched = FetchArgs {
+            run: name.clone(),
+            pattern: Some("*tfevents*".to_owned()),
+            into: Some(into.clone()),
+            max_size_gb: 4,
+            output: args.output,
+            host_keys: args.host_keys.clone(),
+        };
+        fetch(hosts_from, fetched).await?;
+        places.push(format!("{name}:{}", into.display()));
+    }
+    let mut command = std::process::Command::new("tensorboard");
+    match args.runs.as_slice() {
+        // TensorBoard recommends `--logdir` for a single directory.
+        [_] => command.arg("--logdir").arg(places[0].split_once(':').map_or("", |(_, path)| path)),
+        _ => command.arg("--logdir_spec").arg(places.join(",")),
+    };
+    let status = command.args(&args.more).status().map_err(|error| {
+        Failure::failed(format!("failed to start tensorboard: {error}"))
+            .hint(format!("run `pip install tensorboard`; the files are in {RUNS}/RUN/hosts"))
+    })?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
+}
+
+/// Default port, the same as that of OpenTelemetry's exporters.
+const PORT: u16 = 9464;
+
+/// Runs `rankdeck export-metrics`.
+pub(crate) async fn export_metrics(hosts_from: &HostsSource, args: ExportMetricsArgs) -> Result<u8, Failure> {
+    let usual = args.textfile.is_none().then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
+    let listen = args.listen.or(usual);
+    if let Some(path) = args.textfile.as_ref().filter(|path| path.extension() != Some("prom".as_ref())) {
+        return Err(Failure::usage(format!("{}: file name does not end in `.prom`", path.display()))
+            .hint("node_exporter reads only .prom files: `--textfile run.prom`"));
+    }
+    let locator = RunLocator::new(hosts_from, &args.host_keys);
+    let located = locator.find(args.run.as_deref(), RunAction::Watch).await?;
+    let target = ExistingRun::new(&located.run_index, &located.found()?)?;
+    let file = args.textfile.map(|path| Textfile { path, every: Duration::from_secs_f64(args.every) });
+    let endpoint = Endpoint::open(listen, file.clone()).await.map_err(|error| {
+        let places =
+            [listen.map(|listen| listen.to_string()), file.as_ref().map(|f| f.path.display().to_string())];
+        Failure::usage(format!("{}: {error}", places.into_iter().flatten().collect::<Vec<_>>().join(", ")))
+            .hint("choose a free port with `--listen ADDRESS:PORT`, or a writable directory with `--textfile FILE`")
+    })?;
+    let output = args.output;
+    let url = endpoint.address().map(|address| format!("http://{address}/metrics"));
+    if let Some(url) = &url {
+        output.progress(&format!("{}: metrics at {url} (ctrl-c quits)", target.run));
+    }
+    if let Some(file) = &file {
+        output.progress(&format!("{}: metrics in {} (ctrl-c quits)", target.run, file.path.display()));
+    }
+    output.record(|| {
+        let textfile = file.as_ref().map(|file| &file.path);
+        json!({ "kind": "metrics_endpoint", "run": target.run, "url": url, "textfile": textfile })
+    });
+    let end = target.serve_metrics(endpoint, &args.host_keys).await?;
+    if let Some(file) = file {
+        let at = end.model.run.ended.unwrap_or_default();
+        file.write(&metrics::text(&end.model, at, MetricsFormat::Prometheus)).map_err(|error| {
+            Failure::failed(format!("{}: {error}", file.path.display())).hint("its values are outdated")
+        })?;
+    }
+    // How the run ended is a metric, not a failure of this command.
+    Ok(if end.why == ExitReason::GaveUp { code::HOST } else { code::SUCCESS })
 }
 
 #[cfg(test)]
