@@ -1,12 +1,12 @@
 //! Parses a text and compares the document with the schema: syntax, unknown keys, missing keys, types,
 //! ranges. Reports all errors.
 
-pub mod suggest_value;
 mod unknown;
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{self, Node, Table, TomlEntry, TomlValue};
 use super::suggest::closest;
+use super::suggest::{wrong_type, wrong_value};
 use super::syntax;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::schema::{self, ConfigKey, Keys, TextRule, ValueKind, Variant};
@@ -14,7 +14,6 @@ use rankdeck_types::{quote, variables};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use suggest_value::{wrong_type, wrong_value};
 use unknown::unknown;
 
 /// Parses a text with the tables `keys`; reports all syntax errors at once.
@@ -48,7 +47,7 @@ fn suggested_line(text: &str, at: usize, keys: Keys) -> Option<String> {
     {
         return None;
     }
-    Some(format!("write `{name} = {}`", suggest_value::value(key, inner)?))
+    Some(format!("write `{name} = {}`", suggest::value(key, inner)?))
 }
 
 /// Returns the key of this name in the table at this byte.
@@ -210,7 +209,7 @@ fn check_gpus(key: &ConfigKey, value: &TomlValue, node: &Node, found: &mut Diagn
         TomlValue::String(word) if word == "all" || word == "auto" => {}
         TomlValue::String(word) => found.push(
             Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(
-                match suggest_value::value(key, word) {
+                match suggest::value(key, word) {
                     Some(value) if value == *word => format!("write `gpus = {value}` without quotes"),
                     Some(value) => format!("write `gpus = {value}`"),
                     None => "expected `\"all\"`, or `\"auto\"` to accept a host without GPUs".to_owned(),
@@ -359,7 +358,7 @@ fn check_number(key: &ConfigKey, node: &Node, scope: &Scope, found: &mut Diagnos
             }
         }
         (_, value) => match several(value) {
-            Some(values) if suggest_value::instead_of(key, node).is_none() => {
+            Some(values) if suggest::instead_of(key, node).is_none() => {
                 found.push(wrong().hint(one_run_each(key, &values, scope)))
             }
             _ => found.push(wrong()),
@@ -509,21 +508,18 @@ fn shell_line(items: &[Node], node: &Node) -> Option<Diagnostic> {
     if is_line && words.len() == 1 {
         let hint = match syntax::words(first) {
             Some(split) => {
-                let split: Vec<String> = split.iter().map(|word| suggest_value::quote(word)).collect();
+                let split: Vec<String> = split.iter().map(|word| suggest::quote(word)).collect();
                 format!("write one string per argument: `[{}]`", split.join(", "))
             }
             None => {
-                format!(
-                    "to run a shell command line, write `[\"sh\", \"-c\", {}]`",
-                    suggest_value::quote(first)
-                )
+                format!("to run a shell command line, write `[\"sh\", \"-c\", {}]`", suggest::quote(first))
             }
         };
         return refuse(format!("`command` would run a program named `{first}`"), hint)
             .map(|diagnostic| diagnostic.label("one string"));
     }
     if let Some((&"&", others)) = words.split_last() {
-        let all: Vec<String> = others.iter().map(|word| suggest_value::quote(word)).collect();
+        let all: Vec<String> = others.iter().map(|word| suggest::quote(word)).collect();
         return refuse(
             format!("`command` would pass `&` to `{first}` as an argument"),
             format!("ranks need no `&`: write `[{}]`", all.join(", ")),
@@ -536,7 +532,7 @@ fn shell_line(items: &[Node], node: &Node) -> Option<Diagnostic> {
         let split = words[at].split_whitespace();
         let all: Vec<&str> =
             words[..at].iter().copied().chain(split).chain(words[at + 1..].iter().copied()).collect();
-        let all: Vec<String> = all.into_iter().map(suggest_value::quote).collect();
+        let all: Vec<String> = all.into_iter().map(suggest::quote).collect();
         return refuse(
             format!("`command` would pass `{}` to `{first}` as one argument", words[at]),
             format!("write one string per argument: `[{}]`", all.join(", ")),
@@ -547,10 +543,7 @@ fn shell_line(items: &[Node], node: &Node) -> Option<Diagnostic> {
     {
         return refuse(
             format!("`command` starts with a variable: `{first}`"),
-            format!(
-                "write `{name} = {}` in `[launch.env]`, and the program first",
-                suggest_value::quote(value)
-            ),
+            format!("write `{name} = {}` in `[launch.env]`, and the program first", suggest::quote(value)),
         );
     }
     ["cd", "source", "export", "alias"].contains(&first).then(|| {
@@ -594,7 +587,7 @@ pub fn in_a_shell(words: &[&str]) -> String {
         word => quote::word(word),
     };
     let line: Vec<String> = words.iter().map(word).collect();
-    format!("[\"sh\", \"-c\", {}]", suggest_value::quote(&line.join(" ")))
+    format!("[\"sh\", \"-c\", {}]", suggest::quote(&line.join(" ")))
 }
 
 /// Checks a table of strings with free names.
@@ -659,7 +652,7 @@ fn name_hint(name: &str, node: &Node) -> String {
         && !plain.trim_matches('_').is_empty()
         && variables::reserved(&plain).is_none()
     {
-        true => format!("{rule}: write `{plain} = {}`", suggest_value::quote(&value)),
+        true => format!("{rule}: write `{plain} = {}`", suggest::quote(&value)),
         false => rule.to_owned(),
     }
 }

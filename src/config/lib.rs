@@ -19,7 +19,6 @@ mod load;
 pub mod locate;
 mod overrides;
 mod slurm;
-mod slurm_jobs;
 mod source;
 pub mod suggest;
 mod syntax;
@@ -28,6 +27,6 @@ pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use load::{change_experiment, load_draft, load_experiment, translation};
+pub use slurm::{COMMENT as SLURM_COMMENT, OwnJob as OwnSlurmJob, own_jobs as own_slurm_jobs};
 pub use slurm::{SlurmJobs, is_in_allocation};
-pub use slurm_jobs::{COMMENT as SLURM_COMMENT, OwnJob as OwnSlurmJob, own_jobs as own_slurm_jobs};
 pub use source::{ExperimentSource, HostsSource, load_hosts};

@@ -3,7 +3,7 @@
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
 use super::slurm::{self, SlurmJobs};
-use super::{hosts, slurm_jobs};
+use super::{hosts, slurm};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::setup::Setup;
 use rankdeck_types::{command, hidden};
@@ -54,7 +54,7 @@ impl HostsSource {
             HostsSource::File(path) => hosts::read(path),
             HostsSource::Named(_) | HostsSource::Here => hosts::read_source(&self.text()?),
             HostsSource::Slurm { defaults, jobs } => {
-                slurm::read(defaults, jobs, &|name| std::env::var(name).ok(), &slurm_jobs::run)
+                slurm::read(defaults, jobs, &|name| std::env::var(name).ok(), &slurm::run)
             }
             HostsSource::Ranks(inner, nproc) => {
                 let (mut hosts, root) = inner.read()?;

@@ -1,10 +1,10 @@
 //! Checks that values reach the user's program: templates exist, arguments have a place, and overrides are of
 //! keys that the program sees.
 
-use super::check::suggest_value::quote;
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{Node, TomlValue, nearest};
 use super::overrides;
+use super::suggest::quote;
 use super::suggest::{closest, nearly};
 use rankdeck_types::arguments;
 use rankdeck_types::command::{CommandParts, CommandTarget};

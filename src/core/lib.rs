@@ -32,7 +32,6 @@ mod run;
 pub mod run_summary;
 pub mod series;
 mod session;
-pub mod statistics;
 #[cfg(test)]
 mod testkit;
 pub mod trace;

@@ -4,9 +4,9 @@
 //! mean entropy, a loss gives its gradient with respect to each row's log-probability ([`super::loss`]), and
 //! `backward` turns that into the gradient of logits or means.
 
+use super::gemm::Matrix;
 use super::isa::{Isa, on_every_isa};
 use super::math::{exp, ln};
-use super::matrix::Matrix;
 
 /// Half of ln(2 pi).
 const HALF_LN_TWO_PI: f32 = 0.918_938_5;

@@ -16,13 +16,11 @@ pub(crate) mod gemm;
 pub mod isa;
 pub mod loss;
 pub mod math;
-pub mod matrix;
 pub mod mlp;
 pub mod numpy_random;
 pub mod optimizer;
-pub mod orthogonal;
 pub mod seeds;
 
+pub use gemm::Matrix;
 pub use isa::Isa;
-pub use matrix::Matrix;
 pub use mlp::{LayerActivation, Mlp};

@@ -7,9 +7,9 @@
 //! Invariants:
 //! - LOSS-1: value and gradient equal those of the same terms under libtorch's autograd within 1e-5.
 
+use super::gemm::Matrix;
 use super::isa::on_every_isa;
 use super::math::exp;
-use super::matrix::Matrix;
 
 /// PPO's clipped surrogate over a minibatch (Schulman et al. 2017, equation 7, as CleanRL's ppo.py computes
 /// it); all are means.

@@ -1,9 +1,9 @@
 //! Asks before something that cannot be taken back: effects and choices; the selected choice is reversed and
 //! bracketed, the first one does nothing and is the default.
 
+use crate::draw::Target;
 use crate::draw::{DrawCtx, put, width};
 use crate::input::with_ctrl;
-use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use crossterm::event::{KeyCode, KeyEvent};

@@ -1,7 +1,7 @@
 //! Draws frames: a rounded box on roomy screens, a rule above on small ones; popups are always boxes.
 
+use crate::draw::Target;
 use crate::draw::{DrawCtx, put, width};
-use crate::target::Target;
 use crate::text;
 use crate::theme::{Role, Theme};
 use ratatui::buffer::Buffer;

@@ -1,7 +1,7 @@
 //! Draws the help page: a filter line, key bindings by scope, and terms with their meanings.
 
+use crate::draw::Target;
 use crate::draw::{DrawCtx, put};
-use crate::target::Target;
 use crate::text;
 use crate::theme::Role;
 use ratatui::buffer::Buffer;

@@ -12,15 +12,13 @@ pub mod image;
 pub mod input;
 pub mod keys;
 pub mod list;
-pub mod meter;
 pub mod overlay;
 pub mod plot;
-pub mod target;
 pub mod text;
 pub mod theme;
 pub mod toast;
 
 pub use draw::{DrawCtx, fit, put, put_right, width};
+pub use draw::{Target, Targets};
 pub use overlay::{Component, Cx, Handled, Keep, Screen, Stack};
-pub use target::{Target, Targets};
 pub use theme::{ColorDepth, Glyphs, Role, Theme};

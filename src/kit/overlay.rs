@@ -4,8 +4,8 @@
 //! screen's [`overlays!`](crate::overlays) list.
 
 use crate::draw::DrawCtx;
+use crate::draw::Target;
 use crate::input;
-use crate::target::Target;
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_types::ids::Timestamp;
 use ratatui::buffer::Buffer;
@@ -329,7 +329,7 @@ macro_rules! overlays {
             fn on_click(
                 &mut self,
                 model: &<$screen as $crate::overlay::Screen>::Model,
-                target: &$crate::target::Target<<$screen as $crate::overlay::Screen>::Target>,
+                target: &$crate::draw::Target<<$screen as $crate::overlay::Screen>::Target>,
                 cx: &mut $crate::overlay::Cx<'_, $screen>,
             ) -> $crate::overlay::Handled<<$screen as $crate::overlay::Screen>::Action> {
                 match self { $($name::$variant(inner) => $crate::overlay::Component::<$screen>::on_click(inner, model, target, cx)),+ }

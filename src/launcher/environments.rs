@@ -3,7 +3,7 @@
 //! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
 //! run, so that what works here works there.
 
-use crate::flags::Flags;
+use crate::Flags;
 use crate::{LaunchError, load_experiment};
 use rankdeck_envs::log::print_line;
 use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};

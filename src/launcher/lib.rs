@@ -7,12 +7,13 @@
 
 pub mod discovery;
 pub mod environments;
-pub mod flags;
 
+use clap::builder::ArgPredicate;
 use rankdeck_envs::EnvError;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::Experiment;
-use std::path::Path;
+use rankdeck_types::experiment::{BackendChoice, Experiment};
+use rankdeck_types::schema::former_word;
+use std::path::{Path, PathBuf};
 
 /// Why the trainer is not started, or an environment not set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +57,121 @@ pub fn load_experiment(path: &Path) -> Result<Experiment, LaunchError> {
             "check it with `rankdeck check FILE`",
         )
     })
+}
+
+/// Command line of `rankdeck-trainer`.
+#[derive(Debug, Clone, Default, clap::Parser)]
+#[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
+pub struct Flags {
+    /// Experiment file (TOML)
+    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["all_reduce", "check_env", "check_gpu", "setup_env", "evaluate"],
+          default_value_if("all_reduce", ArgPredicate::IsPresent, "-"),
+          default_value_if("check_env", ArgPredicate::IsPresent, "-"),
+          default_value_if("check_gpu", ArgPredicate::IsPresent, "-"),
+          default_value_if("evaluate", ArgPredicate::IsPresent, "-"),
+          default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
+    pub config: PathBuf,
+    /// Directory for checkpoints and TensorBoard files
+    ///
+    /// Default: $RANKDECK_RUN_DIR, else runs/NAME-TIME.
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Checkpoint to resume from, or `latest` [default: $RANKDECK_RESUME]
+    #[arg(long, value_name = "FILE|latest")]
+    pub resume: Option<String>,
+    /// Index of this rank over all hosts [default: $RANK]
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// Ranks in the group [default: $WORLD_SIZE]
+    #[arg(long, value_name = "N")]
+    pub world_size: Option<u32>,
+    /// Index of this rank on its host; picks the GPU [default: $LOCAL_RANK]
+    #[arg(long, value_name = "N")]
+    pub local_rank: Option<u32>,
+    /// Host of rank 0's store [default: $MASTER_ADDR]
+    #[arg(long, value_name = "HOST")]
+    pub master_addr: Option<String>,
+    /// Port of rank 0's store [default: $MASTER_PORT]
+    #[arg(long, value_name = "PORT")]
+    pub master_port: Option<u16>,
+    /// Backend of the collectives; overrides distributed.backend
+    #[arg(long, value_name = "tcp|nccl", value_parser = backend)]
+    pub backend: Option<BackendChoice>,
+    /// Start N ranks on this host
+    ///
+    /// Forwards signals to them, and exits with the worst of their exit codes.
+    #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub spawn: Option<u32>,
+    /// Inject a fault: FAULT[=VALUE]@RANK:STEP
+    ///
+    /// Can be repeated.
+    #[cfg(feature = "inject")]
+    #[arg(long, value_name = "FAULT@RANK:STEP")]
+    pub inject: Vec<String>,
+    /// Create an RL environment as a run would, step it and print its spaces
+    ///
+    /// With --config, uses the options of its [env].
+    #[arg(long, value_name = "ID", conflicts_with = "spawn")]
+    pub check_env: Option<String>,
+    /// Load CUDA and compute on each visible GPU, or print why that fails
+    #[arg(long, conflicts_with_all = ["spawn", "check_env", "setup_env", "evaluate"])]
+    pub check_gpu: bool,
+    /// Time all-reduces between the ranks, from 4 bytes to LARGEST
+    ///
+    /// Trains nothing. Rank 0 prints a line of JSON for each size. With --spawn N, runs N ranks on this host,
+    /// else as one rank of any launcher.
+    #[arg(long, value_name = "LARGEST", num_args = 0..=1, default_missing_value = "33554432", conflicts_with_all = ["config", "resume", "run_dir", "check_env", "check_gpu", "setup_env", "evaluate"])]
+    pub all_reduce: Option<usize>,
+    /// Evaluate a checkpoint (`checkpoints/NAME.ckpt`) and print the returns
+    ///
+    /// Plays its policy as in an evaluation of its run.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spawn", "check_env", "setup_env", "resume"])]
+    pub evaluate: Option<PathBuf>,
+    /// With --evaluate: number of episodes [default: the run's eval.episodes]
+    #[arg(long, value_name = "N", requires = "evaluate", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub episodes: Option<u32>,
+    /// With --evaluate: print one JSON object and nothing else
+    #[arg(long, requires = "evaluate")]
+    pub json: bool,
+    /// With --evaluate: print each step as a line of JSON
+    ///
+    /// Plays one episode after the other.
+    #[arg(long, requires = "evaluate", conflicts_with = "json")]
+    pub show: bool,
+    /// Create a Python virtual environment for Gymnasium and Atari
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
+    pub setup_env: Option<PathBuf>,
+    /// With --setup-env: also install a package, such as `gymnasium[mujoco]`
+    ///
+    /// Can be repeated.
+    #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
+    pub package: Vec<String>,
+    /// With --setup-env: also install the torch that the trainer uses
+    #[arg(long, requires = "setup_env")]
+    pub torch: bool,
+    /// With --evaluate: allow the checkpoint to import this Python module
+    ///
+    /// `MODULE` in `MODULE:Name-v0`. Can be repeated.
+    #[arg(long, value_name = "MODULE", requires = "evaluate")]
+    pub env_module: Vec<String>,
+    /// With --check-env, --setup-env or --evaluate: Python interpreter
+    ///
+    /// Default: env.python of --config, else python3.
+    #[arg(long, value_name = "PYTHON")]
+    pub python: Option<String>,
+}
+
+/// Reads `--backend`.
+fn backend(word: &str) -> Result<BackendChoice, String> {
+    match word {
+        "tcp" => Ok(BackendChoice::Tcp),
+        "nccl" => Ok(BackendChoice::Nccl),
+        _ => Err(match former_word("backend", word) {
+            Some(hint) => format!("this backend was removed; {hint}"),
+            None => "expected `tcp` or `nccl`".into(),
+        }),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use rankdeck_envs::log::{print_line, warn};
-use rankdeck_launcher::flags::Flags;
+use rankdeck_launcher::Flags;
 use rankdeck_launcher::{LaunchError, discovery, environments};
 use rankdeck_proto::folders;
 use std::os::unix::process::CommandExt;

@@ -1,6 +1,6 @@
 //! Commands of the agent binary for all transports: arguments, output lines, replies.
 
-use super::{LinkRequest, NoAgentPolicy, random};
+use super::{LinkRequest, NoAgentPolicy};
 use crate::ssh::SshError;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
@@ -159,8 +159,8 @@ fn launcher() -> String {
         format!(
             "{}-{:016x}{:016x}",
             std::process::id(),
-            random::fraction().to_bits(),
-            random::fraction().to_bits()
+            random_fraction().to_bits(),
+            random_fraction().to_bits()
         )
     };
     OWN.get_or_init(fresh).clone()

@@ -3,7 +3,7 @@
 use super::frame_pump::{self, AgentTransport, PumpExit};
 use super::link_io::{Inbox, LinkIo, OneShotIo};
 use super::local::{self, LocalTransport};
-use super::random;
+
 use super::remote::{self, SshTransport};
 use super::slurm::{self, SlurmTransport};
 use super::{AgentCommand, AgentReply, LinkCommand, LinkEvent, LinkRequest, Links, Prompter, WaitReason};
@@ -105,7 +105,7 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
             Err(error) => error.cause.error,
         };
         failures += 1;
-        let wait = delay(failures, random::fraction());
+        let wait = delay(failures, random_fraction());
         link_io.send_state(LinkState::Lost { reason, retry_ms: wait.as_millis() as u64 });
         if !link_io.sleep_until_woken(wait) {
             return LinkState::Closed;
@@ -175,7 +175,7 @@ fn one_shot(
                 if give_up && (furthest == 0 || failures > RETRIES) {
                     return Err(error);
                 }
-                thread::sleep(delay(failures, random::fraction()));
+                thread::sleep(delay(failures, random_fraction()));
             }
             other => return other,
         }

@@ -7,7 +7,7 @@
 
 use super::link_io::LinkIo;
 use super::{LinkCommand, LinkEvent};
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::session::{self, Interest};
 use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::frame::{self, Decoder, FrameError};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
@@ -157,7 +157,7 @@ pub fn pump(pipe: &mut dyn Pipe, link_io: &mut LinkIo) -> PumpExit {
         let patience =
             silent_for.map_or(Duration::from_secs(30), |silent_for| silence.saturating_sub(silent_for));
         let bell = Interest { fd: link_io.inbox.fd(), read: true, write: false };
-        let _ = wait::poll(&[pipe.interest(!outgoing.is_empty()), bell], patience);
+        let _ = session::poll(&[pipe.interest(!outgoing.is_empty()), bell], patience);
     }
 }
 
@@ -231,7 +231,7 @@ fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, link_io: &mut LinkIo,
         match write_some(pipe, outgoing) {
             Ok(true) => {}
             Ok(false) => {
-                let _ = wait::poll(&[pipe.interest(true)], Duration::from_millis(50));
+                let _ = session::poll(&[pipe.interest(true)], Duration::from_millis(50));
             }
             Err(_) => return,
         }
@@ -248,7 +248,7 @@ fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
             Ok(0) => return,
             Ok(count) => decoder.push(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let _ = wait::poll(&[pipe.interest(false)], Duration::from_millis(50));
+                let _ = session::poll(&[pipe.interest(false)], Duration::from_millis(50));
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

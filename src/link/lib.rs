@@ -15,10 +15,8 @@ mod agent_command;
 mod deploy;
 mod dispatch;
 mod frame_pump;
-mod image;
 mod link_io;
 mod local;
-pub mod random;
 mod remote;
 pub mod simulator;
 mod slurm;
@@ -27,10 +25,11 @@ pub mod ssh;
 pub use agent_command::{AgentCommand, AgentReply, LineSink, Upload};
 pub use frame_pump::SILENCE;
 pub use rankdeck_proto::link::{LinkCommand, LinkEvent};
-
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{NodeRank, RunId};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -188,5 +187,21 @@ impl Links {
             );
         }
         replies
+    }
+}
+
+/// Returns a random number in [0, 1).
+pub fn random_fraction() -> f64 {
+    let bits = RandomState::new().build_hasher().finish();
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fraction_is_below_one() {
+        assert!((0..100).all(|_| (0.0..1.0).contains(&random_fraction())));
     }
 }

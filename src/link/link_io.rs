@@ -11,7 +11,7 @@
 
 use super::{AgentReply, LinkCommand, LinkEvent, Prompter, WaitReason};
 use crate::ssh::SessionOwner;
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::session::{self, Interest};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -297,7 +297,7 @@ impl Inbox {
 
     /// Waits for the bell, up to `timeout`.
     pub fn wait(&self, timeout: Duration) {
-        let _ = wait::poll(&[Interest { fd: self.fd(), read: true, write: false }], timeout);
+        let _ = session::poll(&[Interest { fd: self.fd(), read: true, write: false }], timeout);
     }
 }
 

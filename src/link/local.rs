@@ -6,11 +6,11 @@
 use super::agent_command::{self, ONE_SHOT};
 use super::frame_pump::{AgentTransport, Pipe};
 use super::link_io::LinkIo;
-use super::random;
+
 use super::{AgentCommand, AgentReply, LinkRequest, Upload};
 use crate::ssh::exec::MAX_OUTPUT;
-use crate::ssh::output::{self, CommandOutput};
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::exec::{self, CommandOutput};
+use crate::ssh::session::{self, Interest};
 use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::folders;
 use rankdeck_proto::trust;
@@ -52,13 +52,13 @@ impl AgentTransport for LocalTransport<'_> {
         let agent = &request.agent_binary;
         link_io.starting();
         let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, link_io, &|out| {
-            output::after(out, "RANKDECK-PROBE").is_some()
+            exec::after(out, "RANKDECK-PROBE").is_some()
         })?;
         let probe = agent_command::read_probe_here(request, probed.after("RANKDECK-PROBE"));
         let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir, link_io.inbox.resumes());
         let output = run(label, agent, &arguments, STARTING, link_io, &|out| {
-            output::after(out, "RANKDECK-AGENT").is_some()
+            exec::after(out, "RANKDECK-AGENT").is_some()
         })?;
         let answer = output.after("RANKDECK-AGENT");
         let started = agent_command::read_started(label, answer.as_deref(), &output.summary(), reconnecting)?;
@@ -138,7 +138,7 @@ fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result
     }
     folders::private_cache(&file.folder).map_err(|failure| io::Error::other(failure.error))?;
     let part =
-        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), random::fraction().to_bits()));
+        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), random_fraction().to_bits()));
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
     let _ = std::fs::remove_file(&part);
     copied?;
@@ -258,8 +258,8 @@ impl RunningCommand {
             }
             interests.extend(owner.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
             // One-shot owners have no bell: poll them.
-            let patience = if owner.wake_fd().is_some() { deadline - now } else { wait::OWNER_POLL };
-            let _ = wait::poll(&interests, patience.min(deadline - now));
+            let patience = if owner.wake_fd().is_some() { deadline - now } else { session::OWNER_POLL };
+            let _ = session::poll(&interests, patience.min(deadline - now));
         }
     }
 }

@@ -5,21 +5,21 @@
 //! that.
 
 use super::agent_command::{self, ONE_SHOT};
+use super::deploy::Image;
 use super::deploy::{self, DeployedPrograms, Package, RemoteScript};
 use super::frame_pump::{self, AgentTransport, Pipe};
-use super::image::Image;
 use super::link_io::LinkIo;
 use super::{AgentCommand, AgentReply, LinkRequest, Links, Upload};
 use crate::ssh::connect;
 use crate::ssh::connection::Connection;
 use crate::ssh::exec;
+use crate::ssh::exec::Script;
+use crate::ssh::exec::{self, CommandOutput};
 use crate::ssh::openssh::Openssh;
-use crate::ssh::output::{self, CommandOutput};
-use crate::ssh::script::Script;
+use crate::ssh::session::{self, BlockReason, Interest};
 use crate::ssh::session::{SshChannel, SshSession, Stream};
 use crate::ssh::upload::Uploader;
 use crate::ssh::user_config;
-use crate::ssh::wait::{self, BlockReason, Interest};
 use crate::ssh::{SessionOwner, SshError, quote};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::probe::Probe;
@@ -68,7 +68,7 @@ impl AgentTransport for SshTransport<'_> {
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir, link_io.inbox.resumes());
         let script = Script::new().arguments(&arguments).run("\"$A\" agent probe; exec \"$A\" \"$@\"");
-        let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-AGENT").is_some();
+        let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
         let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
         let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, link_io)?;
         let answer = output.after("RANKDECK-AGENT");
@@ -229,7 +229,7 @@ fn upload_missing(
          then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; else echo \"RANKDECK-SIZE -\"; fi; done; \
          echo RANKDECK-SIZES",
     );
-    let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-SIZES").is_some();
+    let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-SIZES").is_some();
     let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
     let (deployed, output) = deploy::run(session, package, &remote, owner)?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -301,7 +301,7 @@ impl Pipe for SshPipe {
                     format!("write timed out after {} s", WRITING.as_secs()),
                 ));
             }
-            wait::poll(&[self.stream.interest(false)], deadline - now)?;
+            session::poll(&[self.stream.interest(false)], deadline - now)?;
         }
     }
 

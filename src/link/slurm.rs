@@ -21,8 +21,8 @@ use super::frame_pump::{AgentTransport, Pipe};
 use super::link_io::LinkIo;
 use super::local;
 use super::{AgentCommand, AgentReply, LinkRequest};
-use crate::ssh::output;
-use crate::ssh::wait::Interest;
+use crate::ssh::exec;
+use crate::ssh::session::Interest;
 use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::lines;
 use rankdeck_proto::lines::LineDecoder;
@@ -140,7 +140,7 @@ impl AgentTransport for SlurmTransport<'_> {
             });
         }
         let mut running = local::RunningCommand::start(&host.name, command, &[])?;
-        let done = |out: &[u8]| output::after(out, "RANKDECK-AGENT").is_some();
+        let done = |out: &[u8]| exec::after(out, "RANKDECK-AGENT").is_some();
         let output = running.until(&host.name, "srun", STARTING, link_io, &done);
         // From here on, Slurm manages the step.
         self.agent_steps.extend(running.release());

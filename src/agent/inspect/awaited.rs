@@ -280,9 +280,9 @@ fn is_candidate(stack: &ThreadStack) -> bool {
 
 impl ThreadWait {
     fn add(&mut self, pid: u32, stack: &ThreadStack, call: &SyscallWait, tcp: &[sockets::Tcp]) {
-        let processes = awaited::processes(pid, call);
+        let processes = processes(pid, call);
         let obstacle = obstacle::find(pid, call, tcp).or_else(|| obstacle::in_memory(pid, call, tcp));
-        let sleep_ms = awaited::by_clock_ms(pid, call);
+        let sleep_ms = by_clock_ms(pid, call);
         if processes.is_empty() && obstacle.is_none() && sleep_ms.is_none() {
             return;
         }

@@ -22,7 +22,7 @@ use crate::cli::support::{Failure, code};
 use base64::Engine;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::files::{
-    FETCHED, FileEntry, FilePiece, OTHER_FILES, RunFiles, WORK_FILES, WorkPlace, has_metrics,
+    FETCHED, FileEntry, FilePiece, OTHER_FILES, RunFiles, WORK_FILES, WorkDirectory, has_metrics,
 };
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
@@ -141,7 +141,7 @@ struct ChosenFile {
 }
 
 /// Whether no host before has listed this file of a shared directory.
-fn is_new(marks: &mut BTreeSet<(String, String)>, work: &WorkPlace, file: &FileEntry) -> bool {
+fn is_new(marks: &mut BTreeSet<(String, String)>, work: &WorkDirectory, file: &FileEntry) -> bool {
     work.mark.is_empty()
         || !is_below(&file.path, WORK_FILES)
         || marks.insert((work.mark.clone(), file.path.clone()))
@@ -603,7 +603,7 @@ mod tests {
     fn files_of_a_shared_directory_are_fetched_once() {
         let mut marks = BTreeSet::new();
         let mut is_new = |mark: &str, path: &str| {
-            let work = WorkPlace { mark: mark.into(), ..WorkPlace::default() };
+            let work = WorkDirectory { mark: mark.into(), ..WorkDirectory::default() };
             super::is_new(&mut marks, &work, &FileEntry { path: path.into(), ..FileEntry::default() })
         };
         assert!(is_new("a", "work/x") && !is_new("a", "work/x") && is_new("b", "work/x"));

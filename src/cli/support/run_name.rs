@@ -259,7 +259,7 @@ pub(crate) fn run_names(runs: &Path) -> Vec<String> {
 /// launch in the same second comes last.
 pub(crate) fn launch_order(name: &str, written: SystemTime) -> (String, u32) {
     let parts: Vec<&str> = name.split('-').collect();
-    let time = (1..parts.len()).find(|at| run_name::is_time(&format!("-{}", parts[*at..].join("-"))));
+    let time = (1..parts.len()).find(|at| is_time(&format!("-{}", parts[*at..].join("-"))));
     match time {
         Some(at) => {
             let count = parts.get(at + 2).and_then(|count| count.parse().ok()).unwrap_or(1);

@@ -3,7 +3,6 @@
 mod attach;
 mod ending;
 mod failures;
-mod generations;
 mod launch;
 mod memory;
 mod metrics;

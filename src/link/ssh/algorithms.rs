@@ -3,9 +3,10 @@
 //! After a mismatch, reads the server's offer for the error, over another connection, because libssh2 does
 //! not expose it: greeting and `SSH_MSG_KEXINIT` are not encrypted (RFC 4253, 4.2 and 7.1).
 
+use super::SshError;
+use super::session::BlockReason;
 use super::user_config::{AllowedAlgorithms, SshTarget};
-use super::{SshError, wait::BlockReason};
-use super::{dial, keys};
+use super::{connect, keys};
 use ssh2::{MethodType, Session};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -146,7 +147,7 @@ fn known_first(types: &[&'static str], known: &[String]) -> Vec<&'static str> {
 pub(super) fn mismatch(target: &SshTarget, direct: bool, blocked: &BlockReason) -> SshError {
     let (label, place) = (&target.label, target.place());
     let offer = match direct {
-        true => dial::dial_each(&target.address, target.port, target.family, target.connect_timeout).ok(),
+        true => connect::dial_each(&target.address, target.port, target.family, target.connect_timeout).ok(),
         false => None,
     };
     let Some(offer) = offer.and_then(|stream| ask_offer(stream).ok()) else {

@@ -17,8 +17,8 @@
 
 use super::connection::{Connection, Permit};
 use super::keys::{self, KeyFile, Secret};
+use super::session::{self, BlockReason};
 use super::user_config::{AgentChoice, SshTarget};
-use super::wait::{self, BlockReason};
 use super::{SessionOwner, SshError, SshErrorKind, quote};
 use rankdeck_types::link_state::Prompt;
 use rankdeck_types::words;
@@ -450,9 +450,13 @@ impl Login<'_> {
             let result = if interactive {
                 // The server bounds the user's time (LoginGraceTime).
                 let fd = connection.fd();
-                wait::until(&connection.session, fd, &mut AbsentOwner, Instant::now() + EXCHANGE * 4, || {
-                    connection.session.userauth_keyboard_interactive(&user, &mut answers)
-                })
+                session::wait_until(
+                    &connection.session,
+                    fd,
+                    &mut AbsentOwner,
+                    Instant::now() + EXCHANGE * 4,
+                    || connection.session.userauth_keyboard_interactive(&user, &mut answers),
+                )
             } else {
                 match answers.one("password: ") {
                     Some(text) => {
@@ -674,9 +678,12 @@ fn prompt_turn(name: &str, owner: &mut dyn SessionOwner) -> Option<PromptTurn> {
             return None;
         }
         // Polling is cheap compared with typing, and needs no second wake-up.
-        let wake: Vec<_> =
-            owner.wake_fd().map(|fd| wait::Interest { fd, read: true, write: false }).into_iter().collect();
-        let _ = wait::poll(&wake, Duration::from_millis(50));
+        let wake: Vec<_> = owner
+            .wake_fd()
+            .map(|fd| session::Interest { fd, read: true, write: false })
+            .into_iter()
+            .collect();
+        let _ = session::poll(&wake, Duration::from_millis(50));
     }
 }
 

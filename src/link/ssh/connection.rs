@@ -7,8 +7,8 @@
 //! - A session is idle for at most [`MAX_IDLE`], and only without open channels.
 
 use super::SessionOwner;
+use super::session::{self, BlockReason};
 use super::user_config::SshTarget;
-use super::wait::{self, BlockReason};
 use ssh2::Session;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -33,14 +33,14 @@ impl Connection {
         self.socket.as_raw_fd()
     }
 
-    /// Calls [`wait::until`] for this session.
+    /// Calls [`session::wait_until`] for this session.
     pub fn until<T>(
         &self,
         owner: &mut dyn SessionOwner,
         deadline: Instant,
         call: impl FnMut() -> Result<T, ssh2::Error>,
     ) -> Result<T, BlockReason> {
-        wait::until(&self.session, self.fd(), owner, deadline, call)
+        session::wait_until(&self.session, self.fd(), owner, deadline, call)
     }
 
     /// Returns the name for messages.

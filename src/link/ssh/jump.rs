@@ -11,8 +11,8 @@
 //! - A session without tunnels is closed after [`MAX_IDLE`].
 
 use super::connection::{self, Connection};
+use super::session::{self, EAGAIN, Interest};
 use super::user_config::SshTarget;
-use super::wait::{self, EAGAIN, Interest};
 use super::{SessionOwner, SshError, SshErrorKind};
 use ssh2::{BlockDirections, Channel};
 use std::collections::VecDeque;
@@ -507,7 +507,7 @@ impl JumpServer {
         let Some((request, _)) = &self.opening else { return Ok(false) };
         let opened = self.connection.session.channel_direct_tcpip(&request.address, request.port, None);
         let answer = match opened {
-            Err(error) if wait::code(&error) == EAGAIN => return Ok(false),
+            Err(error) if session::error_code(&error) == EAGAIN => return Ok(false),
             Err(_) if !connection::is_open(self.connection.fd()) => return Err(()),
             Err(error) => Err(SshError::transient(error.message(), "")),
             Ok(channel) => socket_pair().map(|(ours, theirs)| {
@@ -533,7 +533,7 @@ impl JumpServer {
 
     /// Waits for an event.
     fn wait(&self) {
-        let mut session = wait::interest(&self.connection.session, self.connection.fd());
+        let mut session = session::interest(&self.connection.session, self.connection.fd());
         session.write &= self.repeat.is_some();
         // If no tunnel has room for more, its bytes stay in the session's socket.
         let has_room = |tunnel: &Tunnel| tunnel.socket.is_none() || tunnel.down.bytes.is_empty();
@@ -550,7 +550,7 @@ impl JumpServer {
         let is_pending =
             self.opening.is_some() || self.tunnels.iter().any(|tunnel| tunnel.closing_since.is_some());
         // A failing poll means a bad descriptor; the next call returns a better error.
-        let _ = wait::poll(&interests, if is_pending { TICK } else { REST });
+        let _ = session::poll(&interests, if is_pending { TICK } else { REST });
     }
 }
 
@@ -587,7 +587,7 @@ impl Tunnel {
     /// is not waited for.
     fn close(&mut self, connection: &Connection) -> bool {
         let Some(since) = self.closing_since else { return false };
-        let is_pending = matches!(self.channel.close(), Err(error) if wait::code(&error) == EAGAIN);
+        let is_pending = matches!(self.channel.close(), Err(error) if session::error_code(&error) == EAGAIN);
         if !is_pending || (since.elapsed() >= STUCK && !is_half_sent(connection)) {
             self.closing_since = None;
         }

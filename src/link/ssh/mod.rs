@@ -4,7 +4,7 @@
 //! that the user typed, the count of handshakes in flight, and the sessions with jump hosts ([`jump`]).
 //! Invariants:
 //! - SSH-1: a session never blocks: every call that would is repeated after `poll` until its deadline
-//!   ([`wait::until`]), because libssh2's timeouts do not work in this mode, and its blocking mode hangs if
+//!   ([`session::wait_until`]), because libssh2's timeouts do not work in this mode, and its blocking mode hangs if
 //!   both streams of a channel are busy.
 //! - The host key is compared, byte for byte, before any credential is offered ([`known_hosts`]).
 //! - SSH-3: while a session transfers bulk data in one direction ([`upload`]), nothing else uses it; libssh2
@@ -17,19 +17,14 @@ mod algorithms;
 mod auth;
 pub mod connect;
 pub mod connection;
-mod dial;
 pub mod exec;
-mod host_key;
 mod jump;
 mod keys;
 mod known_hosts;
 pub(crate) mod openssh;
-pub mod output;
-pub(crate) mod script;
 pub mod session;
 pub mod upload;
 pub mod user_config;
-pub mod wait;
 
 use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::Prompt;

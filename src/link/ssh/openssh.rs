@@ -6,10 +6,10 @@
 //! dropped. Invariants:
 //! - OPENSSH-1: there are no prompts, and no secret is passed on: `BatchMode` rejects them.
 
-use super::output::CommandOutput;
+use super::exec::CommandOutput;
+use super::session::{self, BlockReason, Interest};
 use super::session::{SshChannel, SshSession, Stream};
 use super::user_config::{self, SshTarget};
-use super::wait::{self, BlockReason, Interest};
 use super::{SessionOwner, SshError, SshErrorKind, quote};
 use rankdeck_types::host::Host;
 use rankdeck_types::words;
@@ -228,7 +228,7 @@ impl SshChannel for SshProcess {
         if !self.ended.1 {
             interests.push(Interest { fd: self.errors.as_raw_fd(), read: true, write: false });
         }
-        wait::pause(&interests, owner, deadline)
+        session::wait_briefly(&interests, owner, deadline)
     }
 
     fn close(&mut self, owner: &mut dyn SessionOwner, deadline: Instant) -> Result<Option<i32>, BlockReason> {

@@ -12,13 +12,13 @@
 //! - UPLOAD-1: a host that cannot write reports it at once, which ends the upload.
 
 use super::exec;
-use super::output::CommandOutput;
-use super::script::Script;
+use super::exec::CommandOutput;
+use super::exec::Script;
+use super::session::BlockReason;
 use super::session::{SshChannel, SshSession};
-use super::wait::BlockReason;
 use super::{SessionOwner, SshError, SshErrorKind};
-use crate::image::Image;
-use crate::random;
+use crate::deploy::Image;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek};
 use std::path::Path;
@@ -100,7 +100,7 @@ impl<'a> Uploader<'a> {
     ) -> Result<(), SshError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // Unique among the consoles that share this home directory: process, upload, and a random number.
-        let random = (random::fraction() * 1e15) as u64;
+        let random = (random_fraction() * 1e15) as u64;
         let token = format!("{}-{}-{random:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let what =
             UploadJob { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };

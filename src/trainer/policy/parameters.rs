@@ -7,7 +7,7 @@
 use crate::distributed::memory;
 use crate::support::page;
 use crate::support::state::Array;
-use rankdeck_kernel::orthogonal::orthonormal;
+use rankdeck_kernel::mlp::orthonormal;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use tch::{Device, Kind, TchError, Tensor};
 

@@ -11,7 +11,7 @@
 
 use crate::distributed::BackendKind;
 use crate::error::TrainerError;
-pub use rankdeck_launcher::flags::Flags;
+pub use rankdeck_launcher::Flags;
 use rankdeck_proto::secret::GroupSecret;
 use std::path::PathBuf;
 

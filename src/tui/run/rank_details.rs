@@ -5,7 +5,7 @@ use crate::run::command::KeyNames;
 use crate::run::staleness;
 use crate::run::{DrawCtx, advice, ranks};
 use rankdeck_core::model::{Model, RankInspection, RankModel};
-use rankdeck_kit::{Glyphs, Role, meter, put, text};
+use rankdeck_kit::{Glyphs, Role, plot, put, text};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
@@ -294,7 +294,7 @@ pub fn lines(
     for (label, history) in [("cpu", &rank.cpu_history), ("gpu", &rank.gpu_history)] {
         if let Some(last) = history.back() {
             let values = history.iter().map(|value| f64::from(*value));
-            let spark = meter::spark(values, room, 0.0, 100.0, cx.glyphs());
+            let spark = plot::spark(values, room, 0.0, 100.0, cx.glyphs());
             lines.push(Line::from(vec![
                 cx.s(format!("{:<12}", format!("{label} trend")), Role::Dim),
                 cx.s(spark, Role::Accent),
@@ -304,7 +304,7 @@ pub fn lines(
     }
     for (label, values, last) in paces(rank) {
         let top = if label == "waits" { 1.0 } else { most(&values) };
-        let spark = meter::spark(values.iter().copied(), room, 0.0, top, cx.glyphs());
+        let spark = plot::spark(values.iter().copied(), room, 0.0, top, cx.glyphs());
         lines.push(Line::from(vec![
             cx.s(format!("{label:<12}"), Role::Dim),
             cx.s(spark, Role::Accent),

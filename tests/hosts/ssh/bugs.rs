@@ -39,10 +39,10 @@ use super::client::{Answers, Client, NonInteractive};
 use crate::support::sshd::{Sshd, eventually};
 use rankdeck_link::LinkCommand;
 use rankdeck_link::ssh::connection::Connection;
+use rankdeck_link::ssh::exec;
+use rankdeck_link::ssh::session::{self, BlockReason, Interest};
 use rankdeck_link::ssh::session::{SshChannel, SshSession, Stream};
 use rankdeck_link::ssh::upload::{UploadJob, UploadPart, upload};
-use rankdeck_link::ssh::wait::{self, BlockReason, Interest};
-use rankdeck_link::ssh::{exec, output};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use rankdeck_types::host::Host;
 use rankdeck_types::link_state::LinkState;
@@ -82,7 +82,7 @@ fn ssh2_165_dropping_session_does_not_wait_for_command() {
     let connection = client.connection(&server);
     let began = Instant::now();
     // The output is complete at once, but the command runs for ten minutes.
-    let done = |bytes: &[u8]| output::after(bytes, "READY").is_some();
+    let done = |bytes: &[u8]| exec::after(bytes, "READY").is_some();
     let output =
         exec::run(&connection, &mut NonInteractive, "echo READY now; exec sleep 600", WITHIN, &done).unwrap();
     assert_eq!((output.after("READY").as_deref(), output.status), (Some("now"), None));
@@ -207,7 +207,7 @@ fn half_sent(server: &Sshd, client: &Client, command: &str) -> (Connection, Box<
     };
     assert_eq!(set, 0);
     // The first output of the command has arrived.
-    wait::poll(&[channel.interest(false)], WITHIN).unwrap();
+    session::poll(&[channel.interest(false)], WITHIN).unwrap();
     server.stall(true);
     let bytes = vec![7; 256 << 10];
     let blocked = loop {
@@ -230,7 +230,7 @@ fn libssh2_169_half_sent_packet_blocks_reads() {
     assert!(interest.write && !interest.read, "{interest:?}");
     server.stall(false);
     // The request has arrived.
-    wait::poll(&[Interest { read: true, write: false, ..interest }], WITHIN).unwrap();
+    session::poll(&[Interest { read: true, write: false, ..interest }], WITHIN).unwrap();
     let mut buffer = [0; 64];
     for stream in [Stream::Output, Stream::Error] {
         let read = channel.read(stream, &mut buffer);

@@ -13,7 +13,7 @@ use crate::cli::args::HostKeyArgs;
 use crate::cli::support::preflight::{self, HostAnswer, PreflightReport};
 use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, prompt};
-use rankdeck_link::{AgentCommand, Links, Prompter, random};
+use rankdeck_link::{self, AgentCommand, Links, Prompter};
 use rankdeck_proto::benchmark::{
     BenchmarkFindings, BenchmarkPeer, BenchmarkQuestion, BenchmarkTurn, PairFinding, WholeFinding,
 };
@@ -152,8 +152,9 @@ pub(crate) async fn measure(
         Failure::failed(format!("cannot draw a secret: {error}")).hint("check `dmesg` of this machine")
     })?;
     let plans = pair_plans(hosts.len(), &|from, to| reached(&answers, from, to));
-    let ports =
-        |_: usize| (0..PORTS).map(|_| 20_000 + (random::fraction() * 12_000.0) as u16).collect::<Vec<u16>>();
+    let ports = |_: usize| {
+        (0..PORTS).map(|_| 20_000 + (crate::random_fraction() * 12_000.0) as u16).collect::<Vec<u16>>()
+    };
     let bench = Benchmark {
         hosts,
         report,

@@ -5,7 +5,7 @@ use crate::app::secrets;
 use crate::cli::args::HostKeyArgs;
 use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, prompt};
-use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
+use rankdeck_link::{self, AgentCommand, AgentReply, Links, Prompter};
 use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
@@ -92,7 +92,8 @@ async fn round(
 ) -> Result<Vec<Result<HostAnswer, HintedError>>, Failure> {
     let binary = own_binary()?;
     let progress = prompt::ProgressPrompter::new(host_keys);
-    let mut questions = questions(subject, held, &mut || (random::fraction() * (1u64 << 53) as f64) as u64);
+    let mut questions =
+        questions(subject, held, &mut || (crate::random_fraction() * (1u64 << 53) as f64) as u64);
     questions.iter_mut().for_each(|question| question.patience_ms += late_ms);
     let _notice = progress.show_waits();
     let prompter: Arc<dyn Prompter> = progress.clone();

@@ -22,7 +22,7 @@ use crate::cli::support::run_name::{RUNS, new_run_id};
 use crate::cli::support::{Failure, child, code, contract, locate, print, run_name};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::compare::{ComparedRun, equal_results};
-use rankdeck_core::statistics::{below, bootstrap_interval, interquartile_mean};
+use rankdeck_core::compare::{below, bootstrap_interval, interquartile_mean};
 use rankdeck_proto::{folders, regular, trust};
 use rankdeck_types::experiment::{Experiment, LaunchConfig};
 use rankdeck_types::words::{NONE, clean, count, fixed, plural};

@@ -8,7 +8,7 @@ use crossterm::event::KeyCode;
 use rankdeck_kit::keys::{c, k};
 use rankdeck_kit::list::{ListPosition, Move};
 use rankdeck_kit::text::NONE;
-use rankdeck_kit::{Role, bindings, meter, put, text};
+use rankdeck_kit::{Role, bindings, plot, put, text};
 use rankdeck_proto::fleet::HostSnapshot;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_proto::process::GpuUser;
@@ -213,12 +213,12 @@ fn host_line(
         return Line::from(spans);
     };
     let share = f64::from(sample.cpu_percent) / 100.0;
-    let fill = if late { cx.theme.dim } else { meter::load(cx.theme, share) };
-    spans.extend(meter::bar(cx.theme, share, 6, fill));
+    let fill = if late { cx.theme.dim } else { plot::load(cx.theme, share) };
+    spans.extend(plot::bar(cx.theme, share, 6, fill));
     spans.push(cx.s(format!(" {:>3.0}%", sample.cpu_percent), role(Role::Text)));
     spans.push(cx.s(format!(" {:>2}", sample.cpu_count.min(999)), Role::Dim));
     if wide {
-        let spark = meter::spark(host.cpu.iter().map(|v| f64::from(*v)), 13, 0.0, 100.0, cx.glyphs());
+        let spark = plot::spark(host.cpu.iter().map(|v| f64::from(*v)), 13, 0.0, 100.0, cx.glyphs());
         spans.push(cx.s(format!(" {}", cx.left(&spark, 13)), Role::Dim));
     }
     spans.push(cx.s(format!(" {:>6.1}", sample.load1), role(Role::Text)));
@@ -256,7 +256,7 @@ fn gpu_line(cx: &DrawCtx<'_>, host: &FleetHost, track: &GpuTrack, cells: usize) 
     }
     let room = if cells >= 160 { 24 } else { 8 };
     let history = track.history.iter().map(|value| f64::from(*value));
-    let spark = meter::spark(history, room, 0.0, 100.0, cx.glyphs());
+    let spark = plot::spark(history, room, 0.0, 100.0, cx.glyphs());
     spans.push(cx.s(cx.left(&spark, room), role(Role::Accent)));
     let or_none = |value: Option<String>| value.unwrap_or_else(|| NONE.into());
     let percent = or_none(gpu.utilization.map(|percent| format!("{percent}%")));

@@ -6,7 +6,7 @@ use crate::run::geometry::Tab;
 use crate::run::staleness::{self, RunFigures};
 use rankdeck_core::model::{RunModel, RunState};
 use rankdeck_core::report::RunOutcome;
-use rankdeck_kit::{Role, fit, meter, put, put_right, text, width};
+use rankdeck_kit::{Role, fit, plot, put, put_right, text, width};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -234,7 +234,7 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let share = done as f64 / goal as f64;
         let cells = usize::from(area.width).saturating_sub(width(&facts) + 11);
         let fill = if over { ctx.theme.good } else { ctx.theme.fill };
-        spans.extend(meter::bar(ctx.theme, share, cells, fill));
+        spans.extend(plot::bar(ctx.theme, share, cells, fill));
         spans.push(ctx.s(format!(" {:>5.1}%  ", (share * 100.0).min(100.0)), Role::Strong));
     }
     spans.extend(facts);

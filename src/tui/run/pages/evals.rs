@@ -4,7 +4,7 @@ use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
 use rankdeck_charts::axis::Scale;
 use rankdeck_charts::selection::evaluations;
 use rankdeck_kit::plot::{Axes, Trace, plot};
-use rankdeck_kit::{Role, meter, put, text};
+use rankdeck_kit::{Role, plot, put, text};
 use rankdeck_proto::message::Evaluation;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -141,7 +141,7 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     let mut info = Vec::new();
     if page {
         let room = usize::from(area.width / 3).min(48);
-        info.push(ctx.s(meter::spark_fit(&means, room, ctx.glyphs()), Role::Accent));
+        info.push(ctx.s(plot::spark_fit(&means, room, ctx.glyphs()), Role::Accent));
         if best.is_finite() {
             info.push(ctx.s(format!("  best {}", text::value(best)), Role::Text));
         }
@@ -149,7 +149,7 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
             info.push(ctx.s(format!("  stops at {}", text::value(goal)), Role::Dim));
         }
     } else if area.width >= 40 {
-        info.push(ctx.s(meter::spark_fit(&means, 12, ctx.glyphs()), Role::Accent));
+        info.push(ctx.s(plot::spark_fit(&means, 12, ctx.glyphs()), Role::Accent));
     }
     let title = ctx.title("evaluations", evals.len().to_string());
     let inner = ctx.pane(buf, area, title, info);
@@ -188,7 +188,7 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     let rows = shown.iter().map(|eval| {
         let is_best = first.is_some_and(|first| std::ptr::eq(first, *eval));
         let cells = columns.iter().map(|(column, _)| right(&(column.text)(eval), column.role));
-        let bar = meter::bar(ctx.theme, eval.return_mean / most, bars, ctx.theme.fill);
+        let bar = plot::bar(ctx.theme, eval.return_mean / most, bars, ctx.theme.fill);
         Row::new(cells.chain([Line::from(mark(ctx, eval, is_best, page)), Line::from(bar.to_vec())]))
     });
     let widths = columns.iter().map(|(_, wide)| *wide).chain([MARK]).chain((bars > 0).then_some(bars));

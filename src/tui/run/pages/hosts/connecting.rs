@@ -3,7 +3,7 @@
 use crate::run::pages::PageDrawCtx;
 use crate::run::pages::hosts::draw::{link, trouble};
 use rankdeck_core::model::HostModel;
-use rankdeck_kit::{Role, meter, text};
+use rankdeck_kit::{Role, plot, text};
 use rankdeck_types::hidden;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
@@ -66,7 +66,7 @@ fn line(ctx: &PageDrawCtx<'_>, host: &HostModel, name: usize, cells: usize) -> V
         LinkState::Uploading { what, done, total } => {
             let share = if *total == 0 { 0.0 } else { *done as f64 / *total as f64 };
             let bar = cells.saturating_sub(taken + 20).clamp(8, 24);
-            spans.extend(meter::bar(ctx.theme, share, bar, ctx.theme.fill));
+            spans.extend(plot::bar(ctx.theme, share, bar, ctx.theme.fill));
             spans.push(ctx.s(format!(" {:>3.0}%", (share * 100.0).floor().min(100.0)), Role::Strong));
             let file = what.rsplit('/').next().unwrap_or(what);
             let room = cells.saturating_sub(taken + bar + 5);

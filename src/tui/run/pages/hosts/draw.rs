@@ -5,7 +5,7 @@ use crate::run::pages::hosts::HostsPage;
 use crate::run::ranks;
 use crate::run::staleness;
 use rankdeck_core::model::{HostModel, Model, RankModel};
-use rankdeck_kit::{Glyphs, Role, fit, meter, put, text, width};
+use rankdeck_kit::{Glyphs, Role, fit, plot, put, text, width};
 use rankdeck_proto::message::{GpuInstance, GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -220,7 +220,7 @@ fn share(used: u64, total: u64) -> f64 {
 /// Memory as a meter and a number, the number alone, or nothing: never a part of the number.
 fn memory(ctx: &PageDrawCtx<'_>, share: f64, wide: usize, number: String, left: usize) -> Vec<Span<'static>> {
     let mut spans = vec![ctx.s("  mem ", Role::Dim)];
-    spans.extend(meter::bar(ctx.theme, share, wide, meter::load(ctx.theme, share)));
+    spans.extend(plot::bar(ctx.theme, share, wide, plot::load(ctx.theme, share)));
     spans.push(ctx.s(number.clone(), Role::Text));
     let short = number.trim().to_string();
     match width(&spans) <= left {
@@ -236,7 +236,7 @@ fn machine(ctx: &PageDrawCtx<'_>, sample: &HostSample, cells: usize, start: usiz
     let cpu = f64::from(sample.cpu_percent) / 100.0;
     let mem = share(sample.memory_used, sample.memory_total);
     let mut spans = vec![ctx.s("cpu ", Role::Dim)];
-    spans.extend(meter::bar(ctx.theme, cpu, wide, ctx.theme.fill));
+    spans.extend(plot::bar(ctx.theme, cpu, wide, ctx.theme.fill));
     spans.push(ctx.s(format!(" {:>3.0}%", sample.cpu_percent), Role::Text));
     let (used, total) = (words::bytes(sample.memory_used), words::bytes(sample.memory_total));
     let left = (cells + 4).saturating_sub(start + width(&spans));
@@ -374,10 +374,10 @@ fn gpu_line(
     match host.gpu_history.get(&gpu.index).filter(|history| history.len() > 1) {
         Some(history) => {
             let values = history.iter().map(|percent| f64::from(*percent));
-            let spark = meter::spark(values, wide, 0.0, 100.0, ctx.glyphs());
+            let spark = plot::spark(values, wide, 0.0, 100.0, ctx.glyphs());
             spans.push(ctx.s(text::left(&spark, wide, ctx.glyphs()), Role::Accent));
         }
-        None => spans.extend(meter::bar(ctx.theme, busy, wide, ctx.theme.fill)),
+        None => spans.extend(plot::bar(ctx.theme, busy, wide, ctx.theme.fill)),
     }
     let percent = gpu.utilization.map_or(text::NONE.to_string(), |percent| format!("{percent}%"));
     spans.push(ctx.s(format!(" {percent:>4}"), Role::Text));

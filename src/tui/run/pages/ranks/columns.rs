@@ -10,7 +10,7 @@ use crate::run::pages::ranks::rows::Sort;
 use crate::run::ranks::{self, RankState};
 use crate::run::staleness;
 use rankdeck_core::model::{Model, RankLife, RankModel};
-use rankdeck_kit::{Role, meter, text};
+use rankdeck_kit::{Role, plot, text};
 use rankdeck_proto::message::PageSample;
 use rankdeck_types::words;
 
@@ -253,7 +253,7 @@ impl RankColumn {
             Column::History => {
                 let history = if rank.gpu.is_some() { &rank.gpu_history } else { &rank.cpu_history };
                 let values = history.iter().map(|value| f64::from(*value));
-                (meter::spark(values, HISTORY, 0.0, 100.0, ctx.glyphs()), Role::Accent)
+                (plot::spark(values, HISTORY, 0.0, 100.0, ctx.glyphs()), Role::Accent)
             }
             Column::Pid => value(rank.pid.map(|pid| pid.to_string())),
         }
