@@ -73,13 +73,13 @@ pub fn check(root: &Node, keys: Keys, found: &mut Diagnostics) {
 }
 
 /// Position of a table in the document.
-struct Scope {
+pub(super) struct Scope {
     /// The schema's top level, to find where a misplaced key belongs.
-    top: Keys,
+    pub top: Keys,
     /// `[env]`, `[[host]]`; empty at the top.
-    title: String,
+    pub title: String,
     /// Its header, to point at if a key is missing.
-    header: Option<SourceSpan>,
+    pub header: Option<SourceSpan>,
 }
 
 fn check_table(
@@ -139,7 +139,13 @@ fn example(key: &ConfigKey, title: &str) -> String {
     }
 }
 
-fn check_value(key: &ConfigKey, node: &Node, at: &SourceSpan, scope: &Scope, found: &mut Diagnostics) {
+pub(super) fn check_value(
+    key: &ConfigKey,
+    node: &Node,
+    at: &SourceSpan,
+    scope: &Scope,
+    found: &mut Diagnostics,
+) {
     let path = key.name;
     match (&key.kind, &node.value) {
         (ValueKind::Table(keys), TomlValue::Table(table)) => {
