@@ -2,15 +2,15 @@
 //! is needed, and nothing of a run is touched.
 //!
 //! Owner: one console, for as long as it reads: a line that cannot be written ends the command. Its cost is
-//! bounded by [`SHARE`]: after a sample, and after a list of runs, it pauses in proportion.
+//! bounded by [`SNAPSHOT_SHARE`]: after a sample, and after a list of runs, it pauses in proportion.
 
 use crate::entries;
 use crate::observe::gpu::{GpuHistory, GpuUsers, GpuWatch, VisibleGpu, visible_gpus};
 use crate::observe::nvml::{self, Shares};
 use crate::observe::sample::Sampler;
 use nvml_wrapper::Nvml;
-use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, SHARE, SNAPSHOT_MARKER};
 use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::run_entry::{GivenGpu, HostSnapshot, SNAPSHOT_MARKER, SNAPSHOT_SHARE};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Generation;
 use rustix::time::{ClockId, clock_gettime};
@@ -67,7 +67,7 @@ pub(crate) fn stream_snapshots(workdir: &Path, within: Duration) -> Result<Fleet
 
 /// How long to rest after something that cost so much.
 fn pause(cost: Duration, least: Duration) -> Duration {
-    cost.div_f64(SHARE).clamp(least, LONGEST)
+    cost.div_f64(SNAPSHOT_SHARE).clamp(least, LONGEST)
 }
 
 /// Writes a snapshot; `false` when the reader is gone.

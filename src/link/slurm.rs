@@ -14,7 +14,7 @@
 //! - srun takes every `SLURM_` variable for an option: a step inherits only how to reach the controller, and
 //!   facts about its job. What it needs is passed as options.
 //! - slurmstepd forwards whole lines of limited length, so frames are sent as base64 lines
-//!   ([`rankdeck_proto::lines`]).
+//!   ([`rankdeck_proto::frame`]).
 
 use super::agent_command;
 use super::frame_pump::{AgentTransport, Pipe};
@@ -24,8 +24,8 @@ use super::{AgentCommand, AgentReply, LinkRequest};
 use crate::ssh::exec;
 use crate::ssh::session::Interest;
 use crate::ssh::{SessionOwner, SshError};
-use rankdeck_proto::lines;
-use rankdeck_proto::lines::LineDecoder;
+use rankdeck_proto::frame;
+use rankdeck_proto::frame::LineDecoder;
 use rankdeck_types::host::Host;
 use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
@@ -261,8 +261,8 @@ impl Pipe for RelayStep {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.flush()?;
-        let piece = &bytes[..bytes.len().min(lines::PIECE)];
-        self.pending = lines::line(piece);
+        let piece = &bytes[..bytes.len().min(frame::LINE_BYTES)];
+        self.pending = frame::encode_line(piece);
         match self.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(piece.len()),

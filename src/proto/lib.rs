@@ -1,16 +1,14 @@
 //! Formats of wires, files and mapped pages that the console, the agents and the ranks share.
 //!
 //! ```text
-//! frame         frames between a console and an agent: a length, then JSON
+//! frame         frames between a console and an agent: a length, then JSON; and bytes as lines of text
 //! message       their content: orders, replies, records, samples; and the lines of the event socket
 //! link          events of a link, and orders to it
 //! inspection    the inspection of one rank
-//! benchmark     what hosts of a run measure between each other, and the results
 //! drill         how `rankdeck drill` breaks a run
-//! examination   a preflight's questions to a host, and the findings
-//! run_entry     runs on a host
+//! examination   a preflight's questions to a host, what hosts measure between each other, and the findings
+//! run_entry     runs on a host, and snapshots of a host for the fleet page
 //! files         files of runs on a host
-//! fleet         snapshots of a host for the fleet page
 //! search        searches in the logs of a host
 //! holders       processes that hold GPUs of a host, and whether they may be ended
 //! process       queries about one process of a host: its environment, a signal
@@ -21,7 +19,6 @@
 //! mapping       mapped files that may be truncated
 //! secret        the shared secret of the ranks of one generation
 //! media         histograms and images that programs log
-//! lines         bytes as lines of text, for transports that carry only lines
 //! printed       values in the output of programs
 //! progress_bar  progress bars in the output of programs
 //! pack          a directory as one file, named by its content
@@ -33,18 +30,15 @@
 //! clock         the wall clock
 //! ```
 
-pub mod benchmark;
 pub mod drill;
 pub mod examination;
 pub mod files;
-pub mod fleet;
 pub mod folders;
 pub mod frame;
 pub mod holders;
 pub mod inspection;
 pub mod libtorch;
 pub mod lineage;
-pub mod lines;
 pub mod link;
 pub mod mapping;
 pub mod media;
@@ -59,7 +53,6 @@ pub mod run_entry;
 pub mod search;
 pub mod secret;
 pub mod show;
-pub mod stack_frames;
 pub mod status_page;
 pub mod tfrecord;
 pub mod trust;

@@ -4,9 +4,9 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_core::series::{Place, Series};
-use rankdeck_proto::fleet::{GivenGpu, HostSnapshot};
 use rankdeck_proto::message::{GpuSample, HostSample, RunOutcome};
 use rankdeck_proto::process::GpuUser;
+use rankdeck_proto::run_entry::{GivenGpu, HostSnapshot};
 use rankdeck_tui::home::{
     ExperimentFile, Home, HomeEvent, HomePage, HomeView, LaunchPreview, RunPhase, RunRow, layout, on_key,
     view,

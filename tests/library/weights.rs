@@ -3,7 +3,7 @@
 
 use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_trainer::checkpoint::{Checkpoint, safetensors};
+use rankdeck_trainer::checkpoint::{self, Checkpoint};
 use rankdeck_trainer::env::{EnvFactory, ObservationType, Spec};
 use rankdeck_trainer::policy::ActorCritic;
 use rankdeck_trainer::policy::actor_critic::{ForwardOptions, Layout};
@@ -169,8 +169,8 @@ fn pytorch_loads_an_impala_network_by_name() {
     let arrays = policy.all().arrays("").unwrap();
     let bytes = {
         let entries: Vec<_> =
-            arrays.iter().map(|array| (array.name.as_str(), safetensors::TensorEntry::F32(array))).collect();
-        safetensors::encode(&entries, &BTreeMap::new()).unwrap()
+            arrays.iter().map(|array| (array.name.as_str(), checkpoint::TensorEntry::F32(array))).collect();
+        checkpoint::encode_safetensors(&entries, &BTreeMap::new()).unwrap()
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("impala.safetensors");

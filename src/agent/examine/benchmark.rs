@@ -12,11 +12,11 @@
 use super::machine::space;
 use super::{bounded, ports, read_question};
 use crate::paths;
-use rankdeck_proto::benchmark::{
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::examination::{
     BenchmarkFindings, BenchmarkPeer, BenchmarkQuestion, BenchmarkTurn, DiskFinding, PairFinding,
     WholeFinding,
 };
-use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;

@@ -3,7 +3,7 @@
 //!
 //! Owner: the console's link. It understands nothing of what it carries, and ends when either side does.
 
-use rankdeck_proto::lines::{LineDecoder, PIECE, line};
+use rankdeck_proto::frame::{LINE_BYTES, LineDecoder, encode_line};
 use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use std::io::{self, Read, Write};
@@ -38,12 +38,12 @@ pub(crate) fn run(socket: &Path, lines: bool) -> Result<(), HintedError> {
 
 /// From bytes to lines.
 fn fold(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let mut chunk = [0; PIECE];
+    let mut chunk = [0; LINE_BYTES];
     loop {
         match from.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(read) => {
-                to.write_all(&line(&chunk[..read]))?;
+                to.write_all(&encode_line(&chunk[..read]))?;
                 to.flush()?;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -11,7 +11,7 @@
 //!   call from there on; nothing was done twice.
 
 use super::device_metrics::{DeviceMetrics, LossRecord};
-use crate::distributed::cuda::graph::{Capture, CudaGraph};
+use crate::distributed::cuda::{Capture, CudaGraph};
 use crate::distributed::{Ddp, GradientPart, ProcessGroup};
 use crate::error::TrainerError;
 use crate::policy::trunk::BackwardSplit;

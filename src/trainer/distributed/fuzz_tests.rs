@@ -1,9 +1,9 @@
 //! Fuzzes everything that a rank parses from other ranks or from files (rankdeck_testkit::fuzz).
 
+use super::auth_listener::{Credentials, Handshake, HandshakeStep};
 use super::channel::{Channel, SessionKeys};
-use super::handshake::{Credentials, Handshake, HandshakeStep};
 use super::store::{StoreAnswer, StoreRequest, StoreValues};
-use crate::checkpoint::safetensors::TensorEntry;
+use crate::checkpoint::TensorEntry;
 use crate::checkpoint::{self, Checkpoint};
 use crate::support::state::Array;
 use rankdeck_testkit::fuzz::{Counting, fuzz};
@@ -98,7 +98,7 @@ fn fuzz_names_in_safetensors() {
         let name = String::from_utf8_lossy(bytes);
         let array = Array { name: name.to_string(), shape: vec![1], values: vec![0.5] };
         let file =
-            crate::checkpoint::safetensors::encode(&[(&*name, TensorEntry::F32(&array))], &BTreeMap::new())
+            crate::checkpoint::encode_safetensors(&[(&*name, TensorEntry::F32(&array))], &BTreeMap::new())
                 .unwrap();
         let (head, rest) = file.split_first_chunk::<8>().unwrap();
         let header = &rest[..u64::from_le_bytes(*head) as usize];

@@ -6,15 +6,15 @@
 //! Invariants:
 //! - All keys carry the generation, so that a leftover of an earlier one cannot join.
 //! - STORE-1: nothing is read or written for a peer that has not proved that it is a rank of this run
-//!   ([`super::handshake`]).
+//!   ([`super::auth_listener`]).
 //! - STORE-2: a second process with the same rank is refused.
 //! - STORE-3: keys, values and connections are bounded in number and size, also for ranks.
 //! - A client that got no answer asks nothing more, since the next answer might be the old one.
 
 use super::auth_listener::AuthListener;
+use super::auth_listener::{self, Credentials};
 use super::channel::{Channel, SessionKeys, subject, wait};
 use super::error::{BackendError, DistErrorKind};
-use super::handshake::{self, Credentials};
 use crate::support::events::warn;
 use rankdeck_proto::secret::GroupSecret;
 use std::collections::HashMap;
@@ -360,7 +360,7 @@ fn connect(
             Ok(found) => {
                 let mut last = String::from("its name does not resolve");
                 for target in found {
-                    match handshake::connect(
+                    match auth_listener::connect(
                         target,
                         credentials,
                         rank,

@@ -3,7 +3,7 @@
 
 use super::actor_critic::{ActorCritic, ForwardOptions};
 use super::distribution::Distribution;
-use crate::distributed::cuda::graph::CapturedPass;
+use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::upload;
 use crate::env::Observations;
 use rankdeck_types::experiment::{Kernel, Policy};

@@ -5,7 +5,6 @@ mod evaluation;
 mod exchange;
 mod metrics;
 mod reporter;
-mod tensorboard;
 
 use crate::algo::stop_points::StopPoints;
 use crate::algo::{self, Algorithm, BuildContext, IterationStats, ScalarStat, StepContext};

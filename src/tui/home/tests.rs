@@ -2,8 +2,8 @@ use super::*;
 use rankdeck_charts::axis::Axis;
 use rankdeck_core::compare::ComparedRun;
 use rankdeck_core::run_summary::RunSummary;
-use rankdeck_proto::fleet::HostSnapshot;
 use rankdeck_proto::process::{GpuUser, ProcessAction, ProcessName};
+use rankdeck_proto::run_entry::HostSnapshot;
 
 const NOW: Timestamp = Timestamp(1000);
 

@@ -57,7 +57,7 @@ pub fn on_mouse(model: &Model, view: &mut ViewState, mouse: MouseEvent, now: Tim
         }
         MouseEventKind::Down(MouseButton::Right) if view.overlays.is_empty() => {
             if let Some((place, Target::Own(target))) = under(model, view, at, now) {
-                let mouse = TargetMouse::Pin { at: share(place, at) };
+                let mouse = TargetMouse::Pin { at: click_share(place, at) };
                 return on_target(model, view, at, &target, mouse, now).unwrap_or_default();
             }
         }
@@ -93,7 +93,7 @@ fn wheel(model: &Model, view: &mut ViewState, at: Position, turns: i64, now: Tim
         if let RunTarget::Recording(..) = target {
             return vec![ScreenAction::Time(TimeMove::Step(STEP_MS * turns))];
         }
-        let mouse = TargetMouse::Wheel { at: share(place, at), turns };
+        let mouse = TargetMouse::Wheel { at: click_share(place, at), turns };
         if let Some(actions) = on_target(model, view, at, &target, mouse, now) {
             return actions;
         }
@@ -146,9 +146,9 @@ fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp)
 /// Moves the chart cursor, or the timeline cursor.
 fn drag(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     match under(model, view, at, now) {
-        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, share(place, at)),
+        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, click_share(place, at)),
         Some((place, Target::Own(target))) => {
-            let mouse = TargetMouse::Drag { at: share(place, at) };
+            let mouse = TargetMouse::Drag { at: click_share(place, at) };
             on_target(model, view, at, &target, mouse, now).unwrap_or_default()
         }
         Some(_) | None => Vec::new(),
@@ -179,13 +179,13 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
     if view.tab == Tab::Overview {
         view.focus = pane.unwrap_or(focused);
     }
-    let share = |place| share(place, at);
+    let share = |place| click_share(place, at);
     match found {
         Some((_, Target::Key(key))) => on_key(model, view, key, now),
         Some((_, Target::Own(RunTarget::Command(command)))) => on_command(model, view, command, now),
-        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, share(place)),
+        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, click_share(place)),
         Some((place, Target::Own(target))) => {
-            let mouse = TargetMouse::Click { at: share(place), focused: Some(focused) == pane };
+            let mouse = TargetMouse::Click { at: click_share(place), focused: Some(focused) == pane };
             on_target(model, view, at, &target, mouse, now).unwrap_or_default()
         }
         Some((_, Target::Covered | Target::Row(_))) => Vec::new(),

@@ -14,10 +14,10 @@ use crate::cli::support::preflight::{self, HostAnswer, PreflightReport};
 use crate::cli::support::run_index::{self, own_binary};
 use crate::cli::support::{Failure, prompt};
 use rankdeck_link::{self, AgentCommand, Links, Prompter};
-use rankdeck_proto::benchmark::{
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::examination::{
     BenchmarkFindings, BenchmarkPeer, BenchmarkQuestion, BenchmarkTurn, PairFinding, WholeFinding,
 };
-use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
@@ -497,7 +497,7 @@ impl ClockGraph {
 mod tests {
     use super::*;
     use crate::cli::support::preflight::host_checks::tests::{draft, good};
-    use rankdeck_proto::benchmark::DiskFinding;
+    use rankdeck_proto::examination::DiskFinding;
 
     fn all_reach(_: usize, _: usize) -> Result<(), String> {
         Ok(())

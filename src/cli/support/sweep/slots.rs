@@ -6,7 +6,7 @@ use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_index::own_binary;
 use crate::cli::support::{Failure, prompt};
 use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
-use rankdeck_proto::fleet::{GivenGpu, HostSnapshot, SNAPSHOT_MARKER};
+use rankdeck_proto::run_entry::{GivenGpu, HostSnapshot, SNAPSHOT_MARKER};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::words::plural;
 use serde::{Deserialize, Serialize};

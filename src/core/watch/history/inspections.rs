@@ -8,8 +8,8 @@
 //! - INSPECT-3: an inspection that catches a rank between two waits does not show what it waits for. An earlier
 //!   one that did still counts; the rank's connections come from the latest one.
 
+use rankdeck_proto::inspection::FrameOwner;
 use rankdeck_proto::inspection::{Frame, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack};
-use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};

@@ -12,9 +12,9 @@ use crate::watch::history::inspections::{
 use crate::watch::history::movement;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::network::unanswered;
+use rankdeck_proto::inspection::FrameOwner;
 use rankdeck_proto::inspection::{Frame, InspectedChild, Inspection, StackMethod};
 use rankdeck_proto::message::{Exit, GpuSample, InnerRank, RankSample};
-use rankdeck_proto::stack_frames::FrameOwner;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;

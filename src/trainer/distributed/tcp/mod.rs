@@ -11,10 +11,10 @@ mod exchange;
 mod shared;
 
 use crate::distributed::auth_listener::AuthListener;
+use crate::distributed::auth_listener::{self, Credentials};
 use crate::distributed::channel::{Channel, wait};
 use crate::distributed::error::{BackendError, DistErrorKind};
 use crate::distributed::ffi::ReduceKernel;
-use crate::distributed::handshake::{self, Credentials};
 use crate::distributed::memory;
 use crate::distributed::store::Store;
 use crate::distributed::transport::{CollectiveNote, CollectiveTransport, copy};
@@ -220,7 +220,7 @@ fn connect(
     let address: SocketAddr =
         place.parse().map_err(|_| failed(format!("invalid address for rank {peer}: {place:?}")))?;
     loop {
-        match handshake::connect(address, credentials, rank, peer, deadline) {
+        match auth_listener::connect(address, credentials, rank, peer, deadline) {
             Ok((stream, keys)) => return Channel::new(peer, stream, keys, RECORD),
             Err(error) if error.kind() == ErrorKind::InvalidData || Instant::now() >= deadline => {
                 return Err(failed(format!("rank {rank} cannot reach rank {peer} at {address}: {error}")));
