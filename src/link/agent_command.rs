@@ -159,8 +159,8 @@ fn launcher() -> String {
         format!(
             "{}-{:016x}{:016x}",
             std::process::id(),
-            random_fraction().to_bits(),
-            random_fraction().to_bits()
+            crate::random_fraction().to_bits(),
+            crate::random_fraction().to_bits()
         )
     };
     OWN.get_or_init(fresh).clone()

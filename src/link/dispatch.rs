@@ -105,7 +105,7 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
             Err(error) => error.cause.error,
         };
         failures += 1;
-        let wait = delay(failures, random_fraction());
+        let wait = delay(failures, crate::random_fraction());
         link_io.send_state(LinkState::Lost { reason, retry_ms: wait.as_millis() as u64 });
         if !link_io.sleep_until_woken(wait) {
             return LinkState::Closed;
@@ -175,7 +175,7 @@ fn one_shot(
                 if give_up && (furthest == 0 || failures > RETRIES) {
                     return Err(error);
                 }
-                thread::sleep(delay(failures, random_fraction()));
+                thread::sleep(delay(failures, crate::random_fraction()));
             }
             other => return other,
         }

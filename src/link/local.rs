@@ -138,7 +138,7 @@ fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result
     }
     folders::private_cache(&file.folder).map_err(|failure| io::Error::other(failure.error))?;
     let part =
-        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), random_fraction().to_bits()));
+        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), crate::random_fraction().to_bits()));
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
     let _ = std::fs::remove_file(&part);
     copied?;

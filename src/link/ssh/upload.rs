@@ -100,7 +100,7 @@ impl<'a> Uploader<'a> {
     ) -> Result<(), SshError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // Unique among the consoles that share this home directory: process, upload, and a random number.
-        let random = (random_fraction() * 1e15) as u64;
+        let random = (crate::random_fraction() * 1e15) as u64;
         let token = format!("{}-{}-{random:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let what =
             UploadJob { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };

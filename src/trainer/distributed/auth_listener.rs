@@ -416,7 +416,6 @@ impl Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::distributed::auth_listener::HANDSHAKE_PATIENCE;
     use crate::distributed::channel::Channel;
     use crate::distributed::error::DistErrorKind;
     use rankdeck_proto::secret::GroupSecret;
@@ -573,7 +572,7 @@ mod tests {
         assert_eq!(ranks, [1, 2, 3]);
         assert!(strangers >= 500, "{strangers}");
         assert!(
-            started.elapsed() < 12 * PATIENCE,
+            started.elapsed() < 12 * HANDSHAKE_PATIENCE,
             "one stranger's patience after the other: {:?}",
             started.elapsed()
         );

@@ -183,9 +183,9 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
     match found {
         Some((_, Target::Key(key))) => on_key(model, view, key, now),
         Some((_, Target::Own(RunTarget::Command(command)))) => on_command(model, view, command, now),
-        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, click_share(place)),
+        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, share(place)),
         Some((place, Target::Own(target))) => {
-            let mouse = TargetMouse::Click { at: click_share(place), focused: Some(focused) == pane };
+            let mouse = TargetMouse::Click { at: share(place), focused: Some(focused) == pane };
             on_target(model, view, at, &target, mouse, now).unwrap_or_default()
         }
         Some((_, Target::Covered | Target::Row(_))) => Vec::new(),

@@ -93,7 +93,7 @@ async fn round(
     let binary = own_binary()?;
     let progress = prompt::ProgressPrompter::new(host_keys);
     let mut questions =
-        questions(subject, held, &mut || (crate::random_fraction() * (1u64 << 53) as f64) as u64);
+        questions(subject, held, &mut || (rankdeck_link::random_fraction() * (1u64 << 53) as f64) as u64);
     questions.iter_mut().for_each(|question| question.patience_ms += late_ms);
     let _notice = progress.show_waits();
     let prompter: Arc<dyn Prompter> = progress.clone();
