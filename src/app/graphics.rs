@@ -4,7 +4,7 @@
 use super::terminal::Surface;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rankdeck_kit::image::scaled;
+use rankdeck_kit::draw::scaled;
 use rankdeck_kit::theme::indexed;
 use rankdeck_tui::DecodedPicture;
 use ratatui::layout::Rect;

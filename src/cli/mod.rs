@@ -21,7 +21,7 @@ use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use commands::{
     check, compare, consoles, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps, push,
-    queue, remove, report, restart, run, sbatch, schema, status, stop,
+    remove, report, restart, run, sbatch, schema, status, stop,
 };
 use rankdeck_config::HostsSource;
 use std::error::Error as _;
@@ -147,7 +147,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Gpus(args) => gpus::gpus(hosts, args).await,
         CliCommand::Status(args) => status::status(hosts, args).await,
         CliCommand::ExportMetrics(args) => metrics_tools::export_metrics(hosts, args).await,
-        CliCommand::Queue(args) => queue::queue(args).await,
+        CliCommand::Queue(args) => run::queue(args).await,
         CliCommand::Fetch(args) => fetch::fetch(hosts, args).await,
         CliCommand::Tensorboard(args) => metrics_tools::tensorboard(hosts, args).await,
         CliCommand::Eval(args) => play::eval(hosts, args).await,

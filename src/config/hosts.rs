@@ -7,7 +7,7 @@ use super::check::{self, check};
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{self, Node};
 use rankdeck_types::host::{Host, HostTable, Hosts, Transport};
-use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
+use rankdeck_types::schema::{ADDRESS, NAME};
 use rankdeck_types::setup::ENVIRONMENTS;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -16,7 +16,6 @@ mod document;
 mod hosts;
 mod launchers;
 mod load;
-pub mod locate;
 mod overrides;
 mod slurm;
 mod source;

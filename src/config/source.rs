@@ -263,8 +263,7 @@ fn destination(text: &str) -> Result<String, String> {
             "passwords are not stored: install a key with `ssh-copy-id`, or use an ssh-agent".to_owned()
         );
     }
-    let (address_rule, user_rule) =
-        (&rankdeck_types::schema::text_rules::ADDRESS, &rankdeck_types::schema::text_rules::USER);
+    let (address_rule, user_rule) = (&rankdeck_types::schema::ADDRESS, &rankdeck_types::schema::USER);
     (address_rule.test)(address).map_err(|(why, _)| format!("the host {why}"))?;
     let name: String = address
         .chars()

@@ -12,9 +12,9 @@ use crate::watch::{Detector, RecordedTime};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_proto::rate::SmoothedRate;
+use rankdeck_types::host::Probe;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, StopGoal};
-use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
 
 /// Most lines of history kept.

@@ -9,11 +9,11 @@ use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LaunchConfig, Run};
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, StopGoal};
-use rankdeck_types::probe::Probe;
 use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) const RUN: &str = "demo-20260101-000000";

@@ -8,7 +8,6 @@ pub mod decoder;
 pub mod draw;
 pub mod frame;
 pub mod help;
-pub mod image;
 pub mod input;
 pub mod keys;
 pub mod list;

@@ -3,7 +3,7 @@
 use super::{LinkRequest, NoAgentPolicy};
 use crate::ssh::SshError;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::fmt;

@@ -200,7 +200,7 @@ fn delay(failures: u32, random: f64) -> Duration {
 mod tests {
     use super::*;
     use crate::frame_pump::Pipe;
-    use rankdeck_types::probe::Probe;
+    use rankdeck_types::host::Probe;
     use std::os::unix::net::UnixStream;
 
     /// A transport whose attempts end as listed; the last one repeats.

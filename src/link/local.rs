@@ -16,7 +16,7 @@ use rankdeck_proto::folders;
 use rankdeck_proto::trust;
 use rankdeck_types::error::write_hint;
 use rankdeck_types::host::Host;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -137,8 +137,12 @@ fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result
         return Ok(0);
     }
     folders::private_cache(&file.folder).map_err(|failure| io::Error::other(failure.error))?;
-    let part =
-        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), crate::random_fraction().to_bits()));
+    let part = folder.join(format!(
+        ".{}.{}.{:x}.part",
+        file.name,
+        std::process::id(),
+        crate::random_fraction().to_bits()
+    ));
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
     let _ = std::fs::remove_file(&part);
     copied?;

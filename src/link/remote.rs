@@ -10,7 +10,7 @@ use super::deploy::{self, DeployedPrograms, Package, RemoteScript};
 use super::frame_pump::{self, AgentTransport, Pipe};
 use super::link_io::LinkIo;
 use super::{AgentCommand, AgentReply, LinkRequest, Links, Upload};
-use crate::ssh::connect;
+use crate::ssh::connection;
 use crate::ssh::connection::Connection;
 use crate::ssh::exec;
 use crate::ssh::exec::Script;
@@ -21,8 +21,8 @@ use crate::ssh::session::{SshChannel, SshSession, Stream};
 use crate::ssh::upload::Uploader;
 use crate::ssh::user_config;
 use crate::ssh::{SessionOwner, SshError, quote};
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::{Host, Transport};
-use rankdeck_types::probe::Probe;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ fn session(
     let target = user_config::resolve(host, config)?;
     Ok(match Connection::take_idle(&target) {
         Some(connection) => Box::new(connection),
-        None => Box::new(connect::connect(&target, owner)?),
+        None => Box::new(connection::connect(&target, owner)?),
     })
 }
 

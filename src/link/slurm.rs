@@ -27,7 +27,7 @@ use crate::ssh::{SessionOwner, SshError};
 use rankdeck_proto::frame;
 use rankdeck_proto::frame::LineDecoder;
 use rankdeck_types::host::Host;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;

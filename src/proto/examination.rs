@@ -4,7 +4,7 @@
 
 use crate::run_entry::RunEntry;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use rankdeck_types::setup::Setup;
 use rankdeck_types::variables::PassedVariables;
 use serde::{Deserialize, Serialize};

@@ -20,7 +20,7 @@ pub use run::overlays::images::{
 };
 pub use run::overlays::restart::{answer as answer_files, question as file_question};
 pub use run::staleness::next_change;
-pub use run::{ViewState, geometry, pane_sizes, ranks, restart_draft, time, view};
+pub use run::{ViewState, geometry, layout, ranks, restart_draft, time, view};
 
 /// Keys: the table of the run screen, and the kit's functions.
 pub mod keys {
@@ -33,11 +33,11 @@ pub mod keys {
 pub mod state {
     pub use crate::run::action::ScreenAction;
     pub use crate::run::geometry::{Pane, Tab};
+    pub use crate::run::layout::PaneSizes;
     pub use crate::run::overlays::confirm::ConfirmKind;
     pub use crate::run::overlays::*;
     pub use crate::run::pages::logs::LogScope;
-    pub use crate::run::pages::ranks::rows::Sort;
-    pub use crate::run::pane_sizes::PaneSizes;
+    pub use crate::run::pages::ranks::Sort;
     pub use crate::run::shared::*;
     pub use rankdeck_kit::input::INPUT_LIMIT;
 }

@@ -7,7 +7,7 @@ pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacCon
 
 use super::code::Code;
 use super::schema::ValueKind::{Integer, Integers, Names, Number, Text, Texts};
-use super::schema::text_rules::{ADDRESS, ENV_ID, FACTORY, NAME, PATH, PLAIN, PROGRAM};
+use super::schema::{ADDRESS, ENV_ID, FACTORY, NAME, PATH, PLAIN, PROGRAM};
 use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, keys};
 use serde::Serialize;
 use std::collections::BTreeMap;

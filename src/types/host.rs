@@ -1,8 +1,8 @@
-//! Hosts: as `hosts.toml` writes them, and with the defaults filled in.
+//! Hosts: as `hosts.toml` writes them, and with the defaults filled in; and facts about a host before the agent starts.
 
-use crate::schema::ValueKind::{Choice, Integer, Text, Texts};
-use crate::schema::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PATH, SHELL, USER};
-use crate::schema::{KeyType, Keys, ValueKind, keys};
+use crate::schema::ValueKind::{self, Choice, Integer, Text, Texts};
+use crate::schema::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PATH, SHELL, USER};
+use crate::schema::{KeyType, Keys, keys};
 use crate::setup::{CONDA, CONTAINER, Setup, Uv};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -186,6 +186,23 @@ impl Host {
     pub fn peer_address(&self) -> &str {
         self.peer_address.as_deref().unwrap_or(&self.address)
     }
+}
+
+/// Facts about a host.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Probe {
+    /// `uname -n`.
+    pub hostname: String,
+    /// Online cores.
+    pub cpu_count: u32,
+    /// NVIDIA GPUs that the driver shows.
+    pub gpu_count: u32,
+    /// Absolute home directory.
+    pub home: String,
+    /// Absolute path of the deployed `rankdeck-trainer`, if any.
+    pub trainer: Option<String>,
+    /// Absolute path of a usable libtorch (directory with `lib/libtorch_cpu.so`), if any.
+    pub libtorch: Option<String>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! State of a console's connection to a host, and its prompts for the user.
 
 use crate::error::HintedError;
-use crate::probe::Probe;
+use crate::host::Probe;
 use serde::{Deserialize, Serialize};
 
 /// State of the connection to an agent.

@@ -1,7 +1,7 @@
 //! Setup of a host before its ranks start: modules, Python environment, shell command, container.
 
-use crate::schema::text_rules::{PATH, PLAIN, Refusal, TextRule};
 use crate::schema::{KeyType, ValueKind};
+use crate::schema::{PATH, PLAIN, Refusal, TextRule};
 use serde::{Deserialize, Serialize};
 
 /// A container tool and the words after its `run` or `exec`.

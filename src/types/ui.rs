@@ -1,7 +1,7 @@
 //! The user's settings of the console: `ui.toml`.
 
+use crate::schema::URL;
 use crate::schema::ValueKind::{self, Text, Texts};
-use crate::schema::text_rules::URL;
 use crate::schema::{choices, keys};
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::examination::{Disk, HostFindings, HostQuestion};
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::path::Path;

@@ -1,9 +1,8 @@
 //! What accounts for a process: its parent, its session, a login, a Slurm job; and the runs of this host with
-//! what leads to their processes.
-//!
-//! What a process holds: GPUs by the driver and by its open devices, files in `/dev/shm`.
+//! what leads to their processes. And what a process holds: GPUs by the driver and by its open devices, files in
+//! `/dev/shm`.
 
-use super::decide::{Facts, Trail};
+use super::{Facts, Trail};
 use crate::entries;
 use crate::examine::{self, program};
 use crate::manifest::Manifest;
@@ -65,9 +64,9 @@ impl ProcessTable {
     }
 
     /// Which processes belong to which run.
-    pub fn claims(&self) -> BTreeMap<u32, super::decide::Claim> {
+    pub fn claims(&self) -> BTreeMap<u32, super::Claim> {
         let all: Vec<ProcStat> = self.stats.values().cloned().collect();
-        super::decide::claims(&all, &self.trails)
+        super::claims(&all, &self.trails)
     }
 
     /// What is known of a process, but for its claim and its GPUs.

@@ -13,8 +13,8 @@ use rankdeck_proto::printed::{self, MetricLineParser, PrintedValues};
 use rankdeck_proto::progress_bar::{self, MainBar, ShownCounter, ShownProgress};
 use rankdeck_types::experiment::Metrics;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::meaning::compile_patterns;
 use rankdeck_types::meaning::{Meaning, Meanings};
-use rankdeck_types::metrics::compile;
 use regex_lite::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -83,9 +83,9 @@ impl MetricExtractor {
     pub fn new(metrics: &Metrics) -> MetricExtractor {
         let own = Metrics { presets: Vec::new(), ..metrics.clone() };
         let names = |pattern: &Regex| pattern.capture_names().flatten().map(chart).collect::<Vec<_>>();
-        let declared = compile(&own).unwrap_or_default().iter().flat_map(names).collect();
+        let declared = compile_patterns(&own).unwrap_or_default().iter().flat_map(names).collect();
         MetricExtractor {
-            patterns: compile(metrics).unwrap_or_default(),
+            patterns: compile_patterns(metrics).unwrap_or_default(),
             declared,
             reader: metrics.stdout.is_empty().then(MetricLineParser::default),
             meanings: Meanings::new(&metrics.names),

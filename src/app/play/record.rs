@@ -3,7 +3,7 @@
 use super::PolicyPlayer;
 use gif::{Encoder, EncodingError, Frame, Repeat};
 use rankdeck_kit::theme::indexed;
-use rankdeck_kit::{Role, Theme, image};
+use rankdeck_kit::{Role, Theme, draw};
 use rankdeck_proto::show::ShowLine;
 use rankdeck_tui::play::scene::EnvScene;
 use rankdeck_tui::play::{Play, PlayFrame, view};
@@ -239,7 +239,7 @@ fn env_image(play: &Play) -> Option<(Vec<[u8; 3]>, u16, u16)> {
     let times = (IMAGE / picture.width.max(picture.height)).max(1);
     let (wide, tall) = ((picture.width * times) as usize, (picture.height * times) as usize);
     let sides = (picture.width as usize, picture.height as usize);
-    let large = image::scaled(&pixels, sides, (wide, tall));
+    let large = draw::scaled(&pixels, sides, (wide, tall));
     Some((large, wide as u16, tall as u16))
 }
 

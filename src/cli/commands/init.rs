@@ -298,7 +298,7 @@ mod tests {
             METRICS.lines().map(|line| line.trim_start_matches("# ").to_owned() + "\n").collect();
         let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
         let metrics: rankdeck_types::experiment::Metrics = table["metrics"].clone().try_into().unwrap();
-        assert!(rankdeck_types::metrics::compile(&metrics).is_ok());
+        assert!(rankdeck_types::meaning::compile_patterns(&metrics).is_ok());
     }
 
     #[test]

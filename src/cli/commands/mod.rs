@@ -14,7 +14,6 @@ pub(crate) mod metrics_tools;
 pub(crate) mod play;
 pub(crate) mod ps;
 pub(crate) mod push;
-pub(crate) mod queue;
 pub(crate) mod remove;
 pub(crate) mod report;
 pub(crate) mod restart;

@@ -1,11 +1,11 @@
-//! `rankdeck run`: launches a run and shows it.
+//! `rankdeck run`: launches a run and shows it. `rankdeck queue`: lists sweeps, or continues one.
 
 use crate::app::driver::{ConsoleSetup, ExitReason};
 use crate::app::exit_condition::{ExitCondition, ranks_not_up};
 use crate::app::headless::LineFormat;
 use crate::app::stderr;
-use crate::cli::args::RunArgs;
 use crate::cli::args::values::copy_limit;
+use crate::cli::args::{QueueArgs, RunArgs};
 use crate::cli::support::code_record::PendingCodeRecord;
 use crate::cli::support::console::{self, LinkOptions, open_links};
 use crate::cli::support::launch::{self, LaunchOptions};
@@ -14,13 +14,13 @@ use crate::cli::support::provenance::Provenance;
 use crate::cli::support::provision::{self, PackedCode};
 use crate::cli::support::relaunch::{self, RelaunchSpec};
 use crate::cli::support::run_index::{own_binary, trainer_binary};
-use crate::cli::support::run_name::{RUNS, claimed_run_id};
-use crate::cli::support::work_place;
+use crate::cli::support::run_name::{RUNS, check_readable, claimed_run_id};
+use crate::cli::support::sweep::{self, carry_on, found};
 use crate::cli::support::{
-    Failure, contract, git, interrupt, measure, preflight, resume_from, sources, sweep,
+    Failure, code, contract, git, interrupt, measure, preflight, resume_from, sources, work_place,
 };
 use rankdeck_config::HostsSource;
-use rankdeck_config::locate::Locator;
+use rankdeck_config::load::Locator;
 use rankdeck_core::Goal;
 use rankdeck_link::NoAgentPolicy;
 use rankdeck_types::code::Code;
@@ -195,4 +195,61 @@ fn relaunch_spec(args: &RunArgs) -> Option<RelaunchSpec> {
     let name = args.name.iter().map(|name| format!("run.name={}", toml::Value::String(name.clone())));
     let set: Vec<String> = args.set.iter().cloned().chain(name).collect();
     RelaunchSpec::new(args.subject.experiment.as_deref(), &set)
+}
+
+/// No sweep matches the name.
+fn none_such(name: Option<&str>) -> Failure {
+    let error = match name {
+        Some(name) => format!("sweep `{name}` not found in runs/"),
+        None => "no sweep found in runs/".to_owned(),
+    };
+    Failure::usage(error).hint("list sweeps with `rankdeck queue`")
+}
+
+/// Runs `rankdeck queue`.
+pub(crate) async fn queue(args: QueueArgs) -> Result<u8, Failure> {
+    check_readable()?;
+    let mut sweeps = found(Path::new(RUNS));
+    if let Some(name) = &args.sweep {
+        sweeps.retain(|sweep| sweep.name.contains(name.as_str()));
+    }
+    if args.resume {
+        return match sweeps.len() {
+            1 => {
+                let mut sweep = sweeps.remove(0);
+                if args.failed {
+                    sweep.trials.iter_mut().for_each(|trial| trial.reopen());
+                }
+                let finder = sweep.finder()?;
+                carry_on(sweep, finder).await
+            }
+            0 => Err(none_such(args.sweep.as_deref())),
+            n => Err(Failure::usage(format!("{n} sweeps match"))
+                .hint("choose one: `rankdeck queue SWEEP --resume`")),
+        };
+    }
+    if sweeps.is_empty() && args.sweep.is_some() {
+        return Err(none_such(args.sweep.as_deref()));
+    }
+    if sweeps.is_empty() {
+        args.output.outcome("no sweeps");
+    }
+    for sweep in &sweeps {
+        args.output.record(|| sweep.as_json());
+        if !args.output.json {
+            sweep.print();
+        }
+    }
+    Ok(code::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_sweep_is_named() {
+        assert!(none_such(Some("nope")).cause.error.contains("`nope`"));
+        assert!(!none_such(None).cause.hint.is_empty());
+    }
 }

@@ -8,7 +8,7 @@ use rankdeck_config::{ExperimentSource, HostsSource, load_draft, load_experiment
 use rankdeck_proto::regular;
 use rankdeck_tui::home::{ExperimentFile, Home, LaunchPreview};
 use rankdeck_types::hidden;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::host::Probe;
 use rankdeck_types::words::plural;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -8,10 +8,10 @@ use crate::{Core, Goal};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{NodeRank, RunId, Timestamp};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::probe::Probe;
 
 fn failed() -> LinkState {
     LinkState::Failed(HintedError {

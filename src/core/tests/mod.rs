@@ -4,7 +4,6 @@ mod attach;
 mod ending;
 mod failures;
 mod launch;
-mod memory;
 mod metrics;
 mod ownership;
 mod placing;

@@ -12,11 +12,11 @@ use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{LostHost, Restart};
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank};
-use rankdeck_types::probe::Probe;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Something that happens to the run.

@@ -32,10 +32,10 @@ use rankdeck_proto::message::{ConsoleMessage, RunEnd, StopMode, end_refusal};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
+use rankdeck_types::host::Probe;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
-use rankdeck_types::probe::Probe;
 use rankdeck_types::words::{count, plural};
 use std::collections::BTreeSet;
 

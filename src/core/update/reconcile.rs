@@ -13,11 +13,11 @@ use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
 use crate::session::{EventCtx, Goal};
 use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, RunEnd, StopMode};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, StopGoal};
-use rankdeck_types::probe::Probe;
 use rankdeck_types::words::plural;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.

@@ -13,9 +13,9 @@ use rankdeck_proto::message::{
 use rankdeck_proto::process::ReachOutcome;
 use rankdeck_proto::search::LogFindings;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Probe;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::probe::Probe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 use super::SshError;
 use super::session::BlockReason;
 use super::user_config::{AllowedAlgorithms, SshTarget};
-use super::{connect, keys};
+use super::{connection, keys};
 use ssh2::{MethodType, Session};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -147,7 +147,9 @@ fn known_first(types: &[&'static str], known: &[String]) -> Vec<&'static str> {
 pub(super) fn mismatch(target: &SshTarget, direct: bool, blocked: &BlockReason) -> SshError {
     let (label, place) = (&target.label, target.place());
     let offer = match direct {
-        true => connect::dial_each(&target.address, target.port, target.family, target.connect_timeout).ok(),
+        true => {
+            connection::dial_each(&target.address, target.port, target.family, target.connect_timeout).ok()
+        }
         false => None,
     };
     let Some(offer) = offer.and_then(|stream| ask_offer(stream).ok()) else {

@@ -15,7 +15,6 @@
 
 mod algorithms;
 mod auth;
-pub mod connect;
 pub mod connection;
 pub mod exec;
 mod jump;

@@ -18,7 +18,7 @@ use crate::error::TrainerError;
 use crate::inject;
 use crate::policy::ActingPolicy;
 use crate::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
-pub use crate::support::counters::{Interval, RankCounters};
+pub use crate::support::state::{Interval, RankCounters};
 use normalize::RunningMoments;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};

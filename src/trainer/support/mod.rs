@@ -1,6 +1,5 @@
 //! Parts that every layer of the trainer uses: events, status page, stop signals, counters and named state.
 
-pub(crate) mod counters;
 pub mod events;
 pub mod page;
 pub(crate) mod signals;

@@ -8,7 +8,7 @@
 //!   elsewhere, so that the comparison costs no collective of its own.
 
 use crate::distributed::{DistError, ProcessGroup, ReduceOp};
-use crate::support::counters::{EpisodeEnd, Interval, RankCounters, push_bounded};
+use crate::support::state::{EpisodeEnd, Interval, RankCounters, push_bounded};
 use rankdeck_proto::message::Returns;
 
 /// This rank's part of an exchange.

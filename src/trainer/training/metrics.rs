@@ -12,7 +12,7 @@
 
 use crate::algo::{IterationStats, ScalarStat};
 use crate::collect::{Interval, RankCounters};
-use crate::support::counters::push_bounded;
+use crate::support::state::push_bounded;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::Evaluation;
 use std::collections::BTreeMap;

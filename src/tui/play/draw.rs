@@ -3,7 +3,7 @@
 use super::scene::{EnvScene, action_names, draw_raster};
 use super::{DrawCtx, KEYS, Play, PlayFrame, PlayUi};
 use rankdeck_kit::keys::Keymap;
-use rankdeck_kit::{Role, Theme, image, overlay, put, put_right, text, width};
+use rankdeck_kit::{Role, Theme, draw, overlay, put, put_right, text, width};
 use rankdeck_proto::show::{EndKind, PolicyEstimate, ScoreKind, ShownPolicy, ShownStep};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::{clean, count, plural};
@@ -59,7 +59,7 @@ fn halves(area: Rect) -> (Rect, Rect) {
 /// Returns the area of the environment's image, if there is one.
 pub fn image_area(play: &Play, area: Rect) -> Option<Rect> {
     let picture = play.step()?.picture.as_ref()?;
-    let area = image::area_for(picture.width, picture.height, places(area).image);
+    let area = draw::area_for(picture.width, picture.height, places(area).image);
     (play.overlays.is_empty() && area.width > 0 && area.height > 0).then_some(area)
 }
 
@@ -193,9 +193,9 @@ fn environment(cx: &DrawCtx<'_>, buf: &mut Buffer, area: Rect, play: &Play) {
     match step.picture.as_ref().and_then(|picture| Some((picture, picture.rgb()?))) {
         Some(_) if play.has_graphics => {}
         Some((shown, pixels)) => {
-            let area = image::area_for(shown.width, shown.height, area);
+            let area = draw::area_for(shown.width, shown.height, area);
             let sides = (shown.width as usize, shown.height as usize);
-            image::draw(cx.theme, play.colors, buf, area, &pixels, sides);
+            draw::draw_image(cx.theme, play.colors, buf, area, &pixels, sides);
         }
         None => numbers(cx, buf, area, seen),
     }

@@ -8,7 +8,7 @@ use crate::run::overlays::{EventCard, Inspector, Overlay, ProcessList, confirm};
 use crate::run::pages::FilterChange;
 use crate::run::reasons::runs;
 use crate::run::time::TimeMove;
-use crate::run::{RunScreen, ViewState, commands, palette, ranks};
+use crate::run::{RunScreen, ViewState, command, palette, ranks};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rankdeck_core::model::Model;
 use rankdeck_kit::keys::{Binding, name, plain, with_ctrl};
@@ -186,7 +186,7 @@ fn on_binding(
             Vec::new()
         }
         None => {
-            let requests = commands::perform(model, view, binding.command, now);
+            let requests = command::perform(model, view, binding.command, now);
             execute(model, view, requests, now)
         }
     }

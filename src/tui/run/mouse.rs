@@ -8,7 +8,7 @@ use crate::run::geometry::{Pane, Tab};
 use crate::run::input::{execute, on_command, on_key};
 use crate::run::pages::TargetMouse;
 use crate::run::time::{STEP_MS, TimeMove};
-use crate::run::{DrawCtx, RunScreen, RunTarget, Target, ViewState, commands, draw_pages, layout};
+use crate::run::{DrawCtx, RunScreen, RunTarget, Target, ViewState, command, draw_pages, layout};
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_kit::draw::click_share;
@@ -99,7 +99,7 @@ fn wheel(model: &Model, view: &mut ViewState, at: Position, turns: i64, now: Tim
         }
     }
     if let Some(pane) = pane_at(view, at) {
-        commands::scroll(model, view, pane, rows, now);
+        command::scroll(model, view, pane, rows, now);
     }
     Vec::new()
 }
@@ -146,7 +146,9 @@ fn click_over(model: &Model, view: &mut ViewState, at: Position, now: Timestamp)
 /// Moves the chart cursor, or the timeline cursor.
 fn drag(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> Vec<ScreenAction> {
     match under(model, view, at, now) {
-        Some((place, Target::Own(RunTarget::Recording(from, to)))) => travel(from, to, click_share(place, at)),
+        Some((place, Target::Own(RunTarget::Recording(from, to)))) => {
+            travel(from, to, click_share(place, at))
+        }
         Some((place, Target::Own(target))) => {
             let mouse = TargetMouse::Drag { at: click_share(place, at) };
             on_target(model, view, at, &target, mouse, now).unwrap_or_default()

@@ -2,15 +2,15 @@
 //! each page has commands of its own.
 
 use crate::run::action::{Request, ScreenAction};
+use crate::run::command;
 use crate::run::command::ScreenCommand;
-use crate::run::commands;
 use crate::run::geometry::Tab;
 use crate::run::keys::{TABLE, disabled};
+use crate::run::layout::PaneSizes;
 use crate::run::overlays::{
     EnvironmentCard, Images, Inspector, TimeInput, confirm, processes as process_list,
 };
 use crate::run::pages::WordResult;
-use crate::run::pane_sizes::PaneSizes;
 use crate::run::reasons::no_query;
 use crate::run::time::{self, TimeMove};
 use crate::run::words::{self, Verb};
@@ -79,7 +79,7 @@ fn run_command(model: &Model, view: &mut ViewState, typed: &str, now: Timestamp)
     if let Some(reason) = (binding.disabled)(model, view) {
         return Err(format!("{}: {reason}", binding.short));
     }
-    Ok(commands::perform(model, view, binding.command, now))
+    Ok(command::perform(model, view, binding.command, now))
 }
 
 fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
@@ -180,7 +180,7 @@ fn set(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {
     if let Some(word) = arguments.iter().find(|word| !word.contains('=')) {
         return Err(format!("usage: set KEY=VALUE; `{word}` has no `=`"));
     }
-    commands::restart_with(model, view, None, &arguments.join(" "));
+    command::restart_with(model, view, None, &arguments.join(" "));
     Ok(Vec::new())
 }
 
@@ -210,14 +210,14 @@ pub fn restart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordR
         return Err(format!("restart: {reason}"));
     }
     match arguments {
-        [] => commands::restart(model, view, ScreenCommand::Restart),
+        [] => command::restart(model, view, ScreenCommand::Restart),
         [word] if !word.contains('=') => view.open(confirm::restart_from(model, word)?),
         _ => {
             let (from, sets) = match arguments.split_first() {
                 Some((first, rest)) if !first.contains('=') => (Some(*first), rest),
                 _ => (None, arguments),
             };
-            commands::restart_with(model, view, from, &sets.join(" "));
+            command::restart_with(model, view, from, &sets.join(" "));
         }
     }
     Ok(Vec::new())

@@ -8,9 +8,9 @@ use rankdeck_core::origin::{
 };
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
+use rankdeck_types::host::Probe;
 use rankdeck_types::ids::WallTime;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedSize, replan};
-use rankdeck_types::probe::Probe;
 use rankdeck_types::schema::{ConfigKey, Keys, ValueKind};
 use rankdeck_types::weights;
 use rankdeck_types::words;

@@ -5,9 +5,9 @@ use super::limits::{self, size_problem, sizes};
 use super::{Plan, PlanDraft, PlanError, PlannedBackend, PlannedHost, PlannedRank};
 use crate::error::HintedError;
 use crate::experiment::BackendChoice;
+use crate::host::Probe;
 use crate::host::{GpuSelection, Host};
 use crate::ids::{LocalRank, NodeRank, Rank};
-use crate::probe::Probe;
 use crate::promise::Promise;
 use std::collections::BTreeSet;
 

@@ -10,7 +10,7 @@ use crate::experiment::Experiment;
 use crate::host::Host;
 use crate::ids::{NodeRank, RunId};
 use crate::promise::ProgramFacts;
-use crate::schema::text_rules::NAME;
+use crate::schema::NAME;
 use crate::setup::Setup;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeSet;

@@ -18,10 +18,10 @@ use rankdeck_types::experiment::{
     Collect, Distributed, Env, Eval, Experiment, LaunchConfig, Policy, Run, WatchConfig,
 };
 use rankdeck_types::host::Host;
+use rankdeck_types::host::Probe;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank, PlannedSize};
-use rankdeck_types::probe::Probe;
 
 /// The time at which every scene is drawn.
 pub const NOW: Timestamp = Timestamp(1_754_000);

@@ -139,7 +139,7 @@ impl Client {
         let target =
             rankdeck_link::ssh::user_config::resolve(&self.host(server), self.links().ssh_config.as_deref())
                 .unwrap();
-        rankdeck_link::ssh::connect::connect(&target, &mut NonInteractive).unwrap()
+        rankdeck_link::ssh::connection::connect(&target, &mut NonInteractive).unwrap()
     }
 
     /// Opens a non-interactive link to `server`.
@@ -244,7 +244,7 @@ impl Link {
     }
 
     /// Waits until the link is ready.
-    pub fn ready(&mut self) -> rankdeck_types::probe::Probe {
+    pub fn ready(&mut self) -> rankdeck_types::host::Probe {
         match self.until("ready", |state| matches!(state, LinkState::Ready { .. })) {
             LinkState::Ready { probe } => probe,
             _ => unreachable!(),

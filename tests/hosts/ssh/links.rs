@@ -196,12 +196,12 @@ fn latency_of_logins_and_links() {
             .unwrap();
     report("login", &|| {
         let began = Instant::now();
-        let connection = rankdeck_link::ssh::connect::connect(&target, &mut NonInteractive).unwrap();
+        let connection = rankdeck_link::ssh::connection::connect(&target, &mut NonInteractive).unwrap();
         let took = began.elapsed();
         drop(connection);
         took
     });
-    let connection = rankdeck_link::ssh::connect::connect(&target, &mut NonInteractive).unwrap();
+    let connection = rankdeck_link::ssh::connection::connect(&target, &mut NonInteractive).unwrap();
     report("command on an open session", &|| {
         let began = Instant::now();
         let within = std::time::Duration::from_secs(10);

@@ -153,7 +153,9 @@ pub(crate) async fn measure(
     })?;
     let plans = pair_plans(hosts.len(), &|from, to| reached(&answers, from, to));
     let ports = |_: usize| {
-        (0..PORTS).map(|_| 20_000 + (rankdeck_link::random_fraction() * 12_000.0) as u16).collect::<Vec<u16>>()
+        (0..PORTS)
+            .map(|_| 20_000 + (rankdeck_link::random_fraction() * 12_000.0) as u16)
+            .collect::<Vec<u16>>()
     };
     let bench = Benchmark {
         hosts,

@@ -13,7 +13,7 @@ use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::learn::ActionKind;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::promise::Promise;
-use rankdeck_types::schema::text_rules::variable_in;
+use rankdeck_types::schema::variable_in;
 use rankdeck_types::words::{bytes, plural};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::KeyEvent;
 use rankdeck_charts::export::{FileContent, SavedFile};
 use rankdeck_core::model::{Model, StoredImage};
-use rankdeck_kit::{ColorDepth, Component, Keep, Role, fit, frame, image, put, text};
+use rankdeck_kit::{ColorDepth, Component, Keep, Role, draw, fit, frame, put, text};
 use rankdeck_proto::media::{self, ImageFormat, PICTURE_PIXELS};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::{bytes, clean};
@@ -114,9 +114,9 @@ impl Component<RunScreen> for Images {
             Ok(_) if view.style.drawn_apart => {}
             Ok(pixels) => {
                 let depth = if cx.theme.name == "mono" { ColorDepth::None } else { view.style.colours };
-                let area = image::area_for(decoded.sides.0, decoded.sides.1, area);
+                let area = draw::area_for(decoded.sides.0, decoded.sides.1, area);
                 let sides = (decoded.sides.0 as usize, decoded.sides.1 as usize);
-                image::draw(cx.theme, depth, buf, area, pixels, sides);
+                draw::draw_image(cx.theme, depth, buf, area, pixels, sides);
             }
         }
     }
@@ -210,7 +210,7 @@ pub fn apart(view: &ViewState, screen: Rect) -> Option<(&DecodedPicture, Rect)> 
     let Overlay::Images(images) = view.overlay()? else { return None };
     let decoded = images.decoded.as_ref().filter(|decoded| decoded.pixels.is_ok())?;
     let area = room(frame::popup_inside(screen, size(screen)));
-    let area = image::area_for(decoded.sides.0, decoded.sides.1, area);
+    let area = draw::area_for(decoded.sides.0, decoded.sides.1, area);
     (area.width > 0 && area.height > 0 && !view.geometry.too_small).then_some((decoded, area))
 }
 

@@ -7,10 +7,10 @@ use rankdeck_proto::examination::{
     Route,
 };
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Probe;
 use rankdeck_types::host::{GpuSelection, Transport};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
-use rankdeck_types::probe::Probe;
 
 pub(crate) fn draft(hosts: usize) -> PlanDraft {
     let experiment =

@@ -1,7 +1,7 @@
 //! Draws log lines, merged by their times or of one rank, and the state of a search in the hosts' files.
 
 use crate::run::pages::PageDrawCtx;
-use crate::run::pages::logs::level::Level;
+use crate::run::pages::logs::lines::Level;
 use crate::run::pages::logs::lines::{LineCount, LogLine, LogQuery};
 use crate::run::pages::logs::{HostFiles, LogScope, LogsPage, Selection};
 use crate::run::ranks;

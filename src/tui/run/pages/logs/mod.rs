@@ -1,7 +1,6 @@
 //! The Logs page: lines of all ranks merged by time, or of one rank.
 
 mod draw;
-mod level;
 mod lines;
 mod walk;
 
@@ -26,7 +25,7 @@ use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use std::collections::BTreeSet;
 
-use level::Level;
+use lines::Level;
 use lines::LogQuery;
 use walk::MoveResult;
 

@@ -2,7 +2,7 @@
 //! are held here end, the search continues in the files that the hosts keep.
 
 use crate::run::pages::PageCx;
-use crate::run::pages::logs::level::Level;
+use crate::run::pages::logs::lines::Level;
 use crate::run::pages::logs::lines::LogQuery;
 use crate::run::pages::logs::{HostFiles, LogScope, LogsPage, Selection};
 use crate::run::text_filter::TextFilter;

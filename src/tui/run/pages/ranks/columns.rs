@@ -6,7 +6,7 @@
 
 use crate::run::pages::PageDrawCtx;
 use crate::run::pages::ranks::RanksPage;
-use crate::run::pages::ranks::rows::Sort;
+use crate::run::pages::ranks::Sort;
 use crate::run::ranks::{self, RankState};
 use crate::run::staleness;
 use rankdeck_core::model::{Model, RankLife, RankModel};

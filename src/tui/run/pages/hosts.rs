@@ -1,18 +1,214 @@
-//! Draws the hosts: link, agent, CPU, memory, GPUs, clock, and the age of the last message.
+//! The Hosts page: links, agents, CPU, memory, GPUs, clock, and the age of the last message. Before ranks
+//! exist, the overview shows each host's connection to its agent, with progress, errors and what helps.
 
-use crate::run::pages::PageDrawCtx;
-use crate::run::pages::hosts::HostsPage;
-use crate::run::ranks;
-use crate::run::staleness;
+use crate::run::action::{Request, ScreenAction};
+use crate::run::command::ScreenCommand;
+use crate::run::geometry::{Geometry, Pane};
+use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
+use crate::run::reasons::*;
+use crate::run::{RunScreen, ranks, staleness};
+use crossterm::event::KeyCode;
 use rankdeck_core::model::{HostModel, Model, RankModel};
-use rankdeck_kit::{Glyphs, Role, fit, plot, put, text, width};
+use rankdeck_kit::keys::{Binding, c, k};
+use rankdeck_kit::list::scrolled_to;
+use rankdeck_kit::{Glyphs, Role, bindings, fit, plot, put, text, width};
 use rankdeck_proto::message::{GpuInstance, GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words;
+use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
-use ratatui::text::{Line, Span};
+use ratatui::layout::Position;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::Widget;
+
+const HOSTS: &[Pane] = &[Pane::Hosts];
+
+/// The keys.
+#[rustfmt::skip]
+pub static KEYS: &[Binding<RunScreen>] = bindings![
+    HOSTS, ScreenCommand::Inspect, [k(KeyCode::Enter)], 4, "ranks", "Show this host's ranks", |model, view| no_ranks_yet(model, &view.geometry);
+    HOSTS, ScreenCommand::Processes, [c('p')], 6, "processes", "List processes on this host and its GPUs", |model, view| no_query(view).or(no_host(model));
+    HOSTS, ScreenCommand::Shell, [c('s')], 5, "shell", "Open a shell in the run directory on this host", no_shell;
+];
+
+fn no_ranks_yet(model: &Model, geo: &Geometry) -> Option<&'static str> {
+    no_host(model).or(geo.connecting.then_some("no ranks started yet"))
+}
+
+/// The hosts page.
+#[derive(Debug, Clone, Default)]
+pub struct HostsPage {
+    /// The host that is selected.
+    pub selected: Option<NodeRank>,
+    /// The first row shown.
+    top: usize,
+}
+
+impl Page for HostsPage {
+    fn draw(&self, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
+        match ctx.place.geo.connecting && !ctx.place.own_page {
+            true => draw_connecting(ctx, buf),
+            false => draw_hosts(self, ctx, buf),
+        }
+    }
+
+    fn settle(&mut self, cx: &mut PageCx<'_>) {
+        let hosts = &cx.model.hosts;
+        if self.selected.is_none_or(|node| node.index() >= hosts.len()) {
+            self.selected = hosts.first().map(|host| host.node_rank);
+        }
+        let rows = cx.place.rows();
+        if rows > 0 {
+            let (first, last, all) = rows_of(cx.model, self.selected);
+            // Both ends of the block, the top one last so that it wins when the block is higher than the page.
+            let top = scrolled_to(self.top, last, rows, all);
+            self.top = scrolled_to(top, first, rows, all);
+        }
+    }
+
+    fn scroll(&mut self, rows: i64, cx: &mut PageCx<'_>) {
+        let hosts = &cx.model.hosts;
+        let at = self.selected.map_or(0, |node| node.index());
+        self.selected = hosts.get(step(at, rows, hosts.len())).map(|host| host.node_rank);
+    }
+
+    fn copy(&self, cx: &PageCx<'_>) -> String {
+        let host = self.selected.and_then(|node| cx.model.hosts.get(node.index()));
+        host.map_or(String::new(), |host| format!("{} (node_rank {})\n", host.name, host.node_rank))
+    }
+
+    fn perform(&mut self, command: ScreenCommand, cx: &mut PageCx<'_>) -> Option<Vec<Request>> {
+        let request = match command {
+            ScreenCommand::Inspect if cx.place.focused => {
+                let host = self.selected.and_then(|node| cx.live.hosts.get(node.index()));
+                host.map(|host| Request::ShowRanksOf(host.name.clone()))
+            }
+            ScreenCommand::Processes => self.selected.map(Request::ListProcesses),
+            ScreenCommand::Shell if cx.place.focused => {
+                Some(Request::Do(ScreenAction::Shell(self.selected?)))
+            }
+            _ => return None,
+        };
+        Some(request.into_iter().collect())
+    }
+
+    fn click(&mut self, at: Position, cx: &mut PageCx<'_>) -> Vec<Request> {
+        let inner = cx.place.inner();
+        let row = inner.contains(at).then(|| self.top + usize::from(at.y - inner.y));
+        let Some(host) = row.and_then(|row| host_of_row(cx.model, row)) else { return Vec::new() };
+        if self.selected == Some(host) && cx.place.own_page {
+            return vec![Request::Command(ScreenCommand::Inspect)];
+        }
+        self.selected = Some(host);
+        Vec::new()
+    }
+}
+
+/// A host that has not started its agent by then gets a hint, in milliseconds.
+const SLOW_MS: u64 = 3000;
+
+/// Draws the page.
+fn draw_connecting(ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
+    let all = &ctx.model.hosts;
+    let ready = all.iter().filter(|host| matches!(host.link, LinkState::Ready { .. })).count();
+    let failed = all.iter().filter(|host| matches!(host.link, LinkState::Failed(_))).count();
+    let mut info = vec![ctx.s(format!("{ready} of {} ready", all.len()), Role::Good)];
+    if failed > 0 {
+        info.push(ctx.s(format!("  {failed} failed"), Role::Bad));
+    }
+    let title = ctx.title("connecting", words::plural(all.len(), "host"));
+    let inner = ctx.pane(buf, ctx.place.area(), title, info);
+    let cells = usize::from(inner.width);
+    let name = all.iter().map(|host| text::width(&host.name)).max().unwrap_or(4).clamp(4, 20);
+    let head = format!("NODE  {}  {:<18}  AFTER", text::left("HOST", name, ctx.glyphs()), "LINK");
+    let mut lines = vec![Line::from(ctx.s(head, Role::Dim))];
+    // Hosts with problems first if not all fit: a page of healthy links does not help.
+    let mut order: Vec<&HostModel> = all.iter().collect();
+    if all.len() + 1 > usize::from(inner.height) {
+        order.sort_by_key(|host| match host.link {
+            LinkState::Failed(_) | LinkState::Asking { .. } => 0,
+            LinkState::Lost { .. } => 1,
+            LinkState::Ready { .. } => 3,
+            _ => 2,
+        });
+    }
+    for host in order {
+        lines.push(Line::from(connecting_line(ctx, host, name, cells)));
+        for (text, role) in trouble(ctx, host) {
+            let parts = text::wrap(&text, cells.saturating_sub(name + 8)).into_iter().take(2);
+            lines
+                .extend(parts.map(|part| Line::from(ctx.s(format!("{}{part}", " ".repeat(name + 8)), role))));
+        }
+    }
+    lines.extend(planned_ranks(ctx));
+    Text::from(lines).render(inner, buf);
+}
+
+fn connecting_line(ctx: &PageDrawCtx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<'static>> {
+    let (word, role) = link(ctx, host);
+    let age = words::duration_ms(ctx.now.since(host.link_since));
+    let mut spans = vec![
+        ctx.s(format!("{:>4}  ", host.node_rank), Role::Dim),
+        ctx.s(text::left(&host.name, name, ctx.glyphs()), Role::Strong),
+        Span::raw("  "),
+        ctx.s(text::left(&word, 18, ctx.glyphs()), role),
+        ctx.s(format!("  {}", text::left(&age, 7, ctx.glyphs())), Role::Dim),
+    ];
+    let taken = rankdeck_kit::width(&spans);
+    match &host.link {
+        LinkState::Uploading { what, done, total } => {
+            let share = if *total == 0 { 0.0 } else { *done as f64 / *total as f64 };
+            let bar = cells.saturating_sub(taken + 20).clamp(8, 24);
+            spans.extend(plot::bar(ctx.theme, share, bar, ctx.theme.fill));
+            spans.push(ctx.s(format!(" {:>3.0}%", (share * 100.0).floor().min(100.0)), Role::Strong));
+            let file = what.rsplit('/').next().unwrap_or(what);
+            let room = cells.saturating_sub(taken + bar + 5);
+            let sizes = format!("  {}/{}", words::bytes(*done), words::bytes(*total));
+            let named = format!("{sizes}  {file}");
+            spans.push(
+                ctx.s(if text::width(&named) <= room { named } else { ctx.cut(&sizes, room) }, Role::Dim),
+            );
+        }
+        LinkState::Ready { probe } => {
+            let gpus = if probe.gpu_count > 0 {
+                format!(", {}", words::plural(probe.gpu_count as usize, "GPU"))
+            } else {
+                String::new()
+            };
+            let text = format!("{}{gpus}", words::plural(probe.cpu_count as usize, "core"));
+            spans.push(ctx.s(ctx.cut(&text, cells.saturating_sub(taken)), Role::Text));
+        }
+        LinkState::Starting if ctx.now.since(host.link_since) >= SLOW_MS => {
+            let text = "slow: check the login shell's startup files";
+            spans.push(ctx.s(ctx.cut(text, cells.saturating_sub(taken)), Role::Warn));
+        }
+        _ => {}
+    }
+    spans
+}
+
+/// What will be launched, when that is known already.
+fn planned_ranks(ctx: &PageDrawCtx<'_>) -> Vec<Line<'static>> {
+    let Some(plan) = &ctx.model.plan else { return Vec::new() };
+    let what = if plan.is_builtin() {
+        "built-in trainer".to_string()
+    } else {
+        words::clean(&hidden::words(plan.experiment.launch.command.iter().map(String::as_str)).join(" "))
+    };
+    let hosts = words::plural(plan.hosts.len(), "host");
+    let head = Line::from(vec![
+        ctx.s("plan  ", Role::Dim),
+        ctx.s(words::plural(plan.ranks.len(), "rank"), Role::Strong),
+        ctx.s(format!(" on {hosts}, {}, {what}", plan.backend()), Role::Text),
+    ]);
+    let sizes = plan.sizes.iter().map(|size| {
+        let (local, global) = (words::count(size.local), words::count(size.global));
+        let text = format!("      {:<12} {local:>12} per rank {global:>14} in all", size.name);
+        Line::from(ctx.s(text, Role::Dim))
+    });
+    [Line::default(), head].into_iter().chain(sizes).collect()
+}
 
 /// Milliseconds without a message after which a connected link is shown as silent.
 const SILENT_MS: u64 = 10_000;
@@ -22,7 +218,7 @@ const OTHERS: usize = 3;
 const NOTES: usize = 13;
 
 /// Sign, word and gravity of a link.
-pub(super) fn link(ctx: &PageDrawCtx<'_>, host: &HostModel) -> (String, Role) {
+fn link(ctx: &PageDrawCtx<'_>, host: &HostModel) -> (String, Role) {
     let (sign, word, role) = link_words(host, ctx.now, ctx.glyphs());
     (format!("{sign} {word}"), role)
 }
@@ -68,7 +264,7 @@ fn link_words(host: &HostModel, now: Timestamp, glyphs: Glyphs) -> (&'static str
 }
 
 /// Details of a link in trouble: text and severity per line.
-pub(super) fn trouble(ctx: &PageDrawCtx<'_>, host: &HostModel) -> Vec<(String, Role)> {
+fn trouble(ctx: &PageDrawCtx<'_>, host: &HostModel) -> Vec<(String, Role)> {
     match &host.link {
         LinkState::Failed(HintedError { error, hint }) => {
             let mut lines = vec![(error.clone(), Role::Bad)];
@@ -100,7 +296,7 @@ fn block_rows(model: &Model, host: &HostModel) -> usize {
 }
 
 /// First and last row of the selected host's block, and rows of all blocks.
-pub(super) fn rows_of(model: &Model, selected: Option<NodeRank>) -> (usize, usize, usize) {
+fn rows_of(model: &Model, selected: Option<NodeRank>) -> (usize, usize, usize) {
     let mut row = 0;
     let mut found = (0, 0);
     for host in &model.hosts {
@@ -114,7 +310,7 @@ pub(super) fn rows_of(model: &Model, selected: Option<NodeRank>) -> (usize, usiz
 }
 
 /// The host of a row, counted from the first one of all blocks.
-pub(super) fn host_of_row(model: &Model, row: usize) -> Option<NodeRank> {
+fn host_of_row(model: &Model, row: usize) -> Option<NodeRank> {
     let mut end = 0;
     model.hosts.iter().find_map(|host| {
         end += block_rows(model, host);
@@ -123,7 +319,7 @@ pub(super) fn host_of_row(model: &Model, row: usize) -> Option<NodeRank> {
 }
 
 /// Draws the pane.
-pub(super) fn draw(page: &HostsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
+fn draw_hosts(page: &HostsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     let ready = ctx.model.hosts.iter().filter(|host| matches!(host.link, LinkState::Ready { .. })).count();
     let info = vec![ctx.s(format!("{ready} of {} ready", ctx.model.hosts.len()), Role::Dim)];
     let title = ctx.title("hosts", ctx.model.hosts.len().to_string());
