@@ -25,7 +25,7 @@ mod templates;
 pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use load::{change_experiment, load_draft, load_experiment, translation};
+pub use load::{Locator, change_experiment, load_draft, load_experiment, translation};
 pub use slurm::{COMMENT as SLURM_COMMENT, OwnJob as OwnSlurmJob, own_jobs as own_slurm_jobs};
 pub use slurm::{SlurmJobs, is_in_allocation};
 pub use source::{ExperimentSource, HostsSource, load_hosts};

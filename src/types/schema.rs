@@ -7,7 +7,6 @@
 use crate::code::Code;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-pub(crate) use {choices, keys};
 
 /// A configuration key, for the checks, the JSON Schema and config.md.
 #[derive(Debug)]
@@ -427,6 +426,8 @@ macro_rules! choices {
         }
     };
 }
+
+pub(crate) use {choices, keys};
 
 /// A rule for strings.
 #[derive(Debug)]

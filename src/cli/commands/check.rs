@@ -14,7 +14,7 @@ use crate::cli::support::run_name::new_run_id;
 use crate::cli::support::work_place::{self, WorkPlace};
 use crate::cli::support::{Failure, code, contract, git, interrupt, print, sources};
 use rankdeck_config::HostsSource;
-use rankdeck_config::load::Locator;
+use rankdeck_config::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::{folders, trust};
 use rankdeck_types::code::Code;

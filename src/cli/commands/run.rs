@@ -20,7 +20,7 @@ use crate::cli::support::{
     Failure, code, contract, git, interrupt, measure, preflight, resume_from, sources, work_place,
 };
 use rankdeck_config::HostsSource;
-use rankdeck_config::load::Locator;
+use rankdeck_config::Locator;
 use rankdeck_core::Goal;
 use rankdeck_link::NoAgentPolicy;
 use rankdeck_types::code::Code;

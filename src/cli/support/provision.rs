@@ -8,7 +8,7 @@ use crate::cli::support::preflight::PushedCode;
 use crate::cli::support::prompt::ProgressPrompter;
 use crate::cli::support::run_index::own_binary;
 use crate::cli::support::{Failure, work_place};
-use rankdeck_config::load::Locator;
+use rankdeck_config::Locator;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
 use rankdeck_proto::examination::CodeFinding;

@@ -450,7 +450,7 @@ pub fn encode_safetensors(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn array(name: &str, shape: &[i64], scale: f32) -> Array {

@@ -475,7 +475,7 @@ const LONG: Duration = Duration::from_millis(5);
 static EXIT_HANDLER: OnceLock<fn(DistError)> = OnceLock::new();
 
 /// From here on a rank that is held is ended by this.
-fn set_exit_handler(end: fn(DistError)) {
+pub(crate) fn set_exit_handler(end: fn(DistError)) {
     let _ = EXIT_HANDLER.set(end);
 }
 

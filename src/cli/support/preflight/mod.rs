@@ -16,7 +16,7 @@ use crate::cli::support::{Failure, code, prompt};
 pub(crate) use output::{
     MANY, as_json, plan_lines, print, print_failed_plan, print_failed_run, print_problems, warnings,
 };
-use rankdeck_config::load::Locator;
+use rankdeck_config::Locator;
 use rankdeck_core::launch_size;
 use rankdeck_link::{self, AgentCommand, AgentReply, Links, Prompter};
 use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer};

@@ -3,7 +3,7 @@
 use super::{CHECKS, CheckResult, CheckStatus, PreflightReport};
 use crate::app::stderr;
 use crate::cli::support::{Failure, print};
-use rankdeck_config::load::Locator;
+use rankdeck_config::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_types::experiment::NetworkKind;
 use rankdeck_types::ids::RunId;

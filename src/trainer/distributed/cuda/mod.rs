@@ -12,7 +12,7 @@
 //!   that were made inside it.
 //! - Nothing inside waits for the GPU, copies from or to the host, or draws random numbers.
 
-mod loading;
+pub(super) mod loading;
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use crate::distributed::ffi;
