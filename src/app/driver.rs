@@ -22,7 +22,7 @@ use super::side_jobs::LatestWorker;
 use super::side_jobs::{self, CurveReader};
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::tty_prompt::{self, PromptAnswer, PromptThread};
-use super::{overrides, side_jobs, stderr};
+use super::{overrides, stderr};
 use rankdeck_core::event::Effect;
 use rankdeck_core::event::{Event, StopSource};
 use rankdeck_core::model::{Model, RunState, SlowLink};

@@ -8,7 +8,7 @@ use super::clock::{Clock, earlier};
 use super::record::reader::{RecordError, Recording, SegmentEvents, TRIES};
 use super::screen::{InputOutcome, TerminalScreen};
 use super::side_jobs;
-use super::side_jobs::{self, CurveReader};
+use super::side_jobs::CurveReader;
 use super::signals::{ConsoleSignal, ConsoleSignals};
 use super::terminal_surface::FrameReason;
 use rankdeck_core::Core;

@@ -253,9 +253,6 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    use super::*;
-    use std::sync::mpsc::channel;
-
     #[tokio::test]
     async fn jobs_1_excess_job_is_refused_with_a_toast() {
         let wake = Arc::new(Notify::new());

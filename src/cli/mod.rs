@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use support::locate::ListedHosts;
 pub(crate) use support::{Failure, code};
-use support::{child, locate, output_mode, preflight, print, prompt, relaunch, run_index, run_name, sources};
+use support::{child, output_mode, preflight, print, prompt, relaunch, run_index, run_name, sources};
 
 /// How long threads of the runtime may take to end.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(2);

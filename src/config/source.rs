@@ -2,8 +2,8 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceText};
 use super::document::{self, Node};
+use super::hosts;
 use super::slurm::{self, SlurmJobs};
-use super::{hosts, slurm};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::setup::Setup;
 use rankdeck_types::{command, hidden};

@@ -14,11 +14,11 @@
 //! of glibc among the names that the loader has to find (`DT_STRTAB`). Source: the System V ABI, chapters 4
 //! and 5.
 
+use crate::ssh::exec::Script;
 use crate::ssh::exec::{self, CommandOutput};
-use crate::ssh::exec::{self, Script};
 use crate::ssh::session::SshSession;
 use crate::ssh::upload::{self, Uploader};
-use crate::ssh::{SessionOwner, SshError, exec};
+use crate::ssh::{SessionOwner, SshError};
 use rankdeck_types::words;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

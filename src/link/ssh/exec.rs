@@ -513,15 +513,6 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    use super::*;
-    use crate::ssh::auth::AbsentOwner;
-    use crate::ssh::exec::Script;
-    use crate::ssh::openssh::{Openssh, SshProcess};
-    use crate::ssh::user_config::SshTarget;
-    use rankdeck_types::host::Host;
-    use std::fs;
-    use std::process::Command;
-
     /// A bash that reads `~/.bashrc` before a command, as under sshd: its stdin is a socket.
     struct ShellSession {
         target: SshTarget,

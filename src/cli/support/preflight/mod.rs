@@ -623,7 +623,7 @@ pub(crate) fn workdir(host: &Host) -> String {
 mod tests {
     use super::host_checks::tests::{draft, good, subject};
     use super::*;
-    use crate::cli::support::preflight::host_checks::tests::{draft, subject};
+
     use rankdeck_proto::examination::ConnectResult;
 
     #[test]

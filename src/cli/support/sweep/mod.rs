@@ -19,7 +19,7 @@ use crate::cli::args::{HostKeyArgs, RunArgs};
 use crate::cli::support::run_index::{load_hosts, own_binary};
 use crate::cli::support::run_name::{self, NameError, NamedRun, RunAction};
 use crate::cli::support::run_name::{RUNS, new_run_id};
-use crate::cli::support::{Failure, child, code, contract, locate, print, run_name};
+use crate::cli::support::{Failure, child, code, contract, locate, print};
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::compare::{ComparedRun, equal_results};
 use rankdeck_core::compare::{below, bootstrap_interval, interquartile_mean};
