@@ -46,6 +46,7 @@
 
 pub mod client;
 mod command;
+mod copied_files;
 mod digest;
 mod drill;
 mod entries;
@@ -61,6 +62,7 @@ mod manifest;
 pub mod notify;
 mod observe;
 mod open_files;
+mod other_runs;
 mod paths;
 mod placement;
 pub mod proc;
