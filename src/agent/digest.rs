@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 6;
+const FORM: u32 = 7;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
 /// Most checkpoints that are known by their paths.
@@ -232,6 +232,7 @@ impl DigestBuilder {
                         Some(Code::Path(_)) | None => None,
                     },
                     builtin: spec.plan.is_builtin(),
+                    may_not_resume: spec.plan.may_not_resume(None),
                     gpus: spec.plan.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
                     resumed_from: spec.resume.clone(),
                     restart_wait_ms: experiment.restart_wait_ms(),

@@ -101,6 +101,18 @@ pub(crate) struct LineCheckpoint {
     time: f64,
 }
 
+impl LineCheckpoint {
+    /// When it was written last, as far as is recorded; seconds since the epoch.
+    pub fn written(&self) -> f64 {
+        self.modified.map_or(self.time, |modified| modified.max(self.time))
+    }
+
+    /// Latest change of its files, as the agent found them.
+    pub fn found(&self) -> Option<f64> {
+        self.modified
+    }
+}
+
 /// The checkpoints of the present line of training, those that were written last at the end.
 #[derive(Debug, Default)]
 pub(crate) struct TrainingLine(pub Vec<LineCheckpoint>);

@@ -45,6 +45,7 @@
 
 pub mod client;
 mod command;
+mod copied_files;
 mod digest;
 mod drill;
 mod entries;
@@ -60,6 +61,7 @@ mod manifest;
 pub mod notify;
 mod observe;
 mod open_files;
+mod other_runs;
 mod paths;
 mod placement;
 pub mod proc;

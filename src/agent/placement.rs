@@ -7,23 +7,27 @@
 //! Owner: one thread per console. Invariants:
 //! - PLACE-1: a copy appears under its name once it is complete and has the hash of its source.
 //! - PLACE-2: only copies that rankdeck made, and that are unchanged since, are replaced or removed. Another file
-//!   is moved away by order only, and kept.
+//!   is moved away by order only, and kept; one that another run wrote last is not moved.
+//! - PLACE-8: hosts that share a disk write files of their own until a copy is complete. The first one that is complete
+//!   stays, and counts for all of them.
 
+use crate::copied_files::{self, CopiedFiles, identity};
 use crate::digest;
+use crate::other_runs;
 use crate::paths::{self, RunPaths};
 use crate::results;
-use crate::supervise::script_checkpoints::keep_aside;
+use crate::supervise::script_checkpoints::{keep_aside, later_owner};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rankdeck_proto::message::{
-    CheckpointContent, CheckpointOrder, CheckpointReply, PIECE, PartFile, RecordEvent, RelativePath,
+    CHECKPOINT_FILES, CheckpointContent, CheckpointOrder, CheckpointReply, PIECE, PartFile, RecordEvent,
+    RelativePath,
 };
-use rankdeck_proto::{regular, trust};
+use rankdeck_proto::regular;
 use rankdeck_types::code::Code;
 use rankdeck_types::error::{HintedError, write_hint};
 use rankdeck_types::ids::{Generation, WallTime};
-use rankdeck_types::words::hex;
-use serde::{Deserialize, Serialize};
+use rankdeck_types::words::{count, hex};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
@@ -33,17 +37,20 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Most files of a checkpoint, and bytes of their names: a reply fits into a frame.
-const FILES: usize = 2048;
-const NAME_BYTES: usize = 256 << 10;
+/// Most files of a checkpoint, and bytes of their names.
+const FILES: usize = CHECKPOINT_FILES;
+const NAME_BYTES: usize = 2 << 20;
+/// The same of one reply, which fits into a frame.
+const PAGE_FILES: usize = 2048;
+const PAGE_BYTES: usize = 256 << 10;
 /// Deepest directory below a checkpoint.
 const DEPTH: usize = 16;
 /// How long the hashes of a checkpoint may take.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Most hashes and copies that are remembered.
-const REMEMBERED: usize = 4096;
-/// Most bytes of the list of copies.
-const LIST_BYTES: u64 = 4 << 20;
+/// Most hashes that are remembered.
+const REMEMBERED: usize = FILES;
+/// Ending of a copy that is not complete.
+const PARTIAL: &str = ".rankdeck-copy";
 /// The directory of copies in the node's own.
 const FOLDER: &str = "resume";
 
@@ -64,14 +71,6 @@ impl Drop for Placement {
     }
 }
 
-/// A copy that rankdeck made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct CopiedFile {
-    path: PathBuf,
-    /// As it was when it was made.
-    identity: String,
-}
-
 impl Placement {
     pub fn new(paths: RunPaths, workdir: PathBuf) -> Placement {
         Placement { paths, workdir, hashes: Mutex::default(), partial: Mutex::default() }
@@ -80,9 +79,9 @@ impl Placement {
     /// Carries an order out. Blocks.
     pub fn obey(&self, order: &CheckpointOrder) -> CheckpointReply {
         let result = match order {
-            CheckpointOrder::Describe { path, relative, code, hash } => {
-                self.describe(path, relative.as_ref(), code.as_ref(), *hash).map(CheckpointReply::Described)
-            }
+            CheckpointOrder::Describe { path, relative, code, hash, after } => self
+                .describe(path, relative.as_ref(), code.as_ref(), (*hash, after.as_deref()))
+                .map(CheckpointReply::Described),
             CheckpointOrder::Read { path, file, offset } => {
                 let piece = |data: Vec<u8>| CheckpointReply::Piece {
                     bytes: data.len() as u64,
@@ -112,7 +111,7 @@ impl Placement {
         path: &str,
         relative: Option<&RelativePath>,
         code: Option<&Code>,
-        hash: bool,
+        (hash, after): (bool, Option<&str>),
     ) -> Result<CheckpointContent, HintedError> {
         let folder = self.ranks_folder(code);
         let own = paths::expand_in(path, &self.workdir);
@@ -134,18 +133,31 @@ impl Placement {
             ..CheckpointContent::default()
         };
         let Some(there) = there else { return Ok(content) };
-        let (copies, launches) = (copies(&self.paths), launches(&self.paths));
-        let begun = Instant::now();
-        for (name, data) in files(&there).map_err(|error| failed("read", &there, &error))? {
+        let (copies, launches) = (CopiedFiles::read(&self.workdir), launches(&self.paths));
+        let (begun, mut names) = (Instant::now(), 0);
+        let (all, is_complete) = files(&there).map_err(|error| failed("read", &there, &error))?;
+        for (name, data) in
+            all.into_iter().filter(|(name, _)| after.is_none_or(|after| name.as_str() > after))
+        {
+            names += name.len();
+            if content.files.len() >= PAGE_FILES || names > PAGE_BYTES && !content.files.is_empty() {
+                content.more = true;
+                break;
+            }
             let file = if name.is_empty() { there.clone() } else { there.join(&name) };
             let identity = identity(&data);
             let sha256 = hash.then(|| self.hash(&file, &identity, begun)).transpose()?;
-            let copied = copies.iter().any(|copy| copy.path == file && copy.identity == identity);
+            let copied = copies.has(&file, &identity);
             let modified = data.mtime() as f64 + data.mtime_nsec() as f64 / 1e9;
             let launched = launches.iter().filter(|(time, _)| *time <= modified);
             let generation = launched.map(|(_, generation)| *generation).max();
             let bytes = data.len();
             content.files.push(PartFile { name, bytes, identity, modified, sha256, generation, copied });
+        }
+        if !is_complete && !content.more {
+            let most = count(FILES as u64);
+            let error = io::Error::other(format!("a checkpoint on several hosts has at most {most} files"));
+            return Err(failed("read", &there, &error));
         }
         Ok(content)
     }
@@ -235,6 +247,9 @@ impl Placement {
         if !path.is_absolute() || shared.iter().any(|folder| folder.starts_with(path)) {
             return Err(refused("it is not a checkpoint's own path".to_owned()));
         }
+        if let Some(run) = later_owner(&self.paths, path) {
+            return Err(refused(format!("run {run} wrote it last")));
+        }
         keep_aside(path, generation).map_err(|error| refused(error.to_string()))?;
         match std::fs::symlink_metadata(path) {
             Ok(_) => Err(refused("it is a link".to_owned())),
@@ -262,14 +277,10 @@ impl Placement {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(refused("not the path of a file"));
         };
-        let copies = copies(&self.paths);
-        // PLACE-2.
-        if let Ok(data) = std::fs::symlink_metadata(path)
-            && !copies.iter().any(|copy| copy.path == path && copy.identity == identity(&data))
-        {
-            return Err(refused("it exists, and rankdeck did not copy it"));
-        }
-        let partial = folder.join(format!(".{}.rankdeck-copy", name.to_string_lossy()));
+        // Of this node only (PLACE-8).
+        let run = hex(&Sha256::digest(self.paths.run_dir.as_os_str().as_encoded_bytes())[..4]);
+        let name = name.to_string_lossy();
+        let partial = folder.join(format!(".{name}.{run}-node{}{PARTIAL}", self.paths.node));
         if offset == 0 {
             std::fs::create_dir_all(folder).map_err(wrong)?;
             self.remove_partial();
@@ -294,35 +305,33 @@ impl Placement {
             let _ = std::fs::remove_file(&partial);
             return Err(refused("its hash differs from the original's"));
         }
+        // PLACE-2.
+        let is_copy = |data: &Metadata| CopiedFiles::read(&self.workdir).has(path, &identity(data));
+        if let Ok(data) = std::fs::symlink_metadata(path)
+            && !is_copy(&data)
+        {
+            // PLACE-8.
+            let is_there = data.is_file()
+                && data.len() == file.metadata().map_err(wrong)?.len()
+                && hash_of(path, Instant::now()).is_ok_and(|found| found == sha256);
+            self.remove_partial();
+            return if is_there { Ok(()) } else { Err(refused("it exists, and rankdeck did not copy it")) };
+        }
         // Older than the ranks: nothing that they save.
         let _ = file.set_modified(SystemTime::now() - Duration::from_secs(5));
         std::fs::rename(&partial, path).map_err(wrong)?;
         *self.partial.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let identity = identity(&std::fs::symlink_metadata(path).map_err(wrong)?);
-        let mut all: Vec<CopiedFile> = copies.into_iter().filter(|copy| copy.path != path).collect();
-        all.push(CopiedFile { path: path.to_owned(), identity });
-        let surplus = all.len().saturating_sub(REMEMBERED);
-        all.drain(..surplus);
-        keep_copies(&self.paths, &all).map_err(wrong)
+        copied_files::add(&self.workdir, &self.paths.run_dir, path).map_err(wrong)
     }
 }
 
-/// Removes copies that a generation from `from` does not continue (PLACE-2). A script would find them, and go on
-/// where the others start from scratch.
-pub(crate) fn forget_copies(paths: &RunPaths, from: Option<&str>) {
-    let all = copies(paths);
-    let stays = |copy: &CopiedFile| from.is_some_and(|from| copy.path.starts_with(from));
-    let is_unchanged = |copy: &CopiedFile| {
-        std::fs::symlink_metadata(&copy.path).is_ok_and(|data| identity(&data) == copy.identity)
-    };
-    let (kept, gone): (Vec<CopiedFile>, Vec<CopiedFile>) = all.into_iter().partition(stays);
-    if gone.is_empty() {
-        return;
+/// Removes copies of this run that a generation from `from` does not continue (PLACE-2). A script would find them, and
+/// go on where the others start from scratch. While another run works there, they stay: it may use them.
+pub(crate) fn forget_copies(paths: &RunPaths, workdir: &Path, from: Option<&str>) {
+    if !other_runs::any_live(&paths.run_dir) {
+        let stays = |path: &Path| from.is_some_and(|from| path.starts_with(from));
+        let _ = copied_files::remove(workdir, &paths.run_dir, stays);
     }
-    for copy in gone.iter().filter(|copy| is_unchanged(copy)) {
-        let _ = std::fs::remove_file(&copy.path);
-    }
-    let _ = keep_copies(paths, &kept);
 }
 
 /// When this host's generations were launched, by its clock.
@@ -334,28 +343,6 @@ fn launches(paths: &RunPaths) -> Vec<(WallTime, Generation)> {
         }
     });
     all
-}
-
-fn list(paths: &RunPaths) -> PathBuf {
-    paths.node_dir().join("copies.json")
-}
-
-fn copies(paths: &RunPaths) -> Vec<CopiedFile> {
-    let bytes = trust::read(&list(paths), LIST_BYTES).unwrap_or_default();
-    serde_json::from_slice(&bytes).unwrap_or_default()
-}
-
-fn keep_copies(paths: &RunPaths, copies: &[CopiedFile]) -> io::Result<()> {
-    let path = list(paths);
-    let temporary = path.with_extension("json.new");
-    let mut file = trust::open(&temporary, OpenOptions::new().write(true).create(true).truncate(true))?;
-    io::Write::write_all(&mut file, &serde_json::to_vec(copies).unwrap_or_default())?;
-    std::fs::rename(&temporary, &path)
-}
-
-/// The same on two hosts if they share the disk, and another one after every change.
-fn identity(data: &Metadata) -> String {
-    format!("{}:{}:{}.{:09}", data.ino(), data.len(), data.ctime(), data.ctime_nsec())
 }
 
 /// A file of a checkpoint.
@@ -371,15 +358,16 @@ fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Regular files of a checkpoint by their names below it.
-fn files(path: &Path) -> io::Result<Vec<(String, Metadata)>> {
+/// Regular files of a checkpoint by their names below it, in order, and whether these are all.
+fn files(path: &Path) -> io::Result<(Vec<(String, Metadata)>, bool)> {
     let data = std::fs::metadata(path)?;
     if data.is_file() {
-        return Ok(vec![(String::new(), data)]);
+        return Ok((vec![(String::new(), data)], true));
     }
     let (mut all, mut names) = (Vec::new(), 0);
+    let is_full = |all: &Vec<(String, Metadata)>, names: usize| all.len() > FILES || names > NAME_BYTES;
     let mut open = vec![(path.to_owned(), 0)];
-    while let Some((folder, depth)) = open.pop() {
+    while let Some((folder, depth)) = open.pop().filter(|_| !is_full(&all, names)) {
         for entry in std::fs::read_dir(&folder)? {
             let inner = entry?.path();
             let data = std::fs::symlink_metadata(&inner)?;
@@ -387,17 +375,18 @@ fn files(path: &Path) -> io::Result<Vec<(String, Metadata)>> {
             // Interrupted copies do not count.
             if data.is_dir() && depth < DEPTH {
                 open.push((inner, depth + 1));
-            } else if data.is_file() && !name.ends_with(".rankdeck-copy") {
+            } else if data.is_file() && !name.ends_with(PARTIAL) {
                 names += name.len();
                 all.push((name.to_owned(), data));
             }
-            if all.len() > FILES || names > NAME_BYTES {
-                return Err(io::Error::other(format!("a checkpoint has at most {FILES} files")));
+            if is_full(&all, names) {
+                break;
             }
         }
     }
     all.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(all)
+    let is_complete = !is_full(&all, names);
+    Ok((all, is_complete))
 }
 
 fn read(path: &Path, offset: u64) -> Result<Vec<u8>, HintedError> {
@@ -458,7 +447,7 @@ mod tests {
 
     fn describe(node: &Placement, path: &Path, relative: Option<RelativePath>) -> CheckpointContent {
         let path = path.display().to_string();
-        let order = CheckpointOrder::Describe { path, relative, code: None, hash: true };
+        let order = CheckpointOrder::Describe { path, relative, code: None, hash: true, after: None };
         match node.obey(&order) {
             CheckpointReply::Described(content) => content,
             other => panic!("{other:?}"),
@@ -545,11 +534,83 @@ mod tests {
         assert_eq!(put(&a, &at("a.pt"), b"2", &two), Ok(()));
         write(at("b.pt"), "changed").unwrap();
         assert!(put(&a, &at("b.pt"), b"2", &two).is_err());
-        forget_copies(&a.paths, Some(&at("a.pt")));
+        forget_copies(&a.paths, &a.workdir, Some(&at("a.pt")));
         let there = ["own.pt", "a.pt", "b.pt", "c.pt"].map(|name| Path::new(&at(name)).exists());
         assert_eq!(there, [true, true, true, false]);
-        forget_copies(&a.paths, None);
+        forget_copies(&a.paths, &a.workdir, None);
         assert!(!Path::new(&at("a.pt")).exists() && Path::new(&at("b.pt")).exists());
+    }
+
+    /// Both hosts have the same `workdir`, and get the same file.
+    #[test]
+    fn place_8_hosts_of_one_disk_write_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let workdir = folder.path().join("shared");
+        let nodes = [0, 1].map(|node| {
+            let paths = RunPaths { run_dir: workdir.join("runs/r"), node: NodeRank(node) };
+            create_dir_all(paths.node_dir()).unwrap();
+            Placement::new(paths, workdir.clone())
+        });
+        let path = workdir.join("ck.pt").display().to_string();
+        let hash = hex(&Sha256::digest(b"123456"));
+        let piece = |node: &Placement, offset: u64, data: &[u8]| {
+            let (data, sha256) = (STANDARD.encode(data), (offset > 0).then(|| hash.clone()));
+            let order =
+                CheckpointOrder::Write { path: path.clone(), file: String::new(), offset, data, sha256 };
+            assert_eq!(node.obey(&order), CheckpointReply::Written);
+        };
+        for node in &nodes {
+            piece(node, 0, b"123");
+        }
+        for node in &nodes {
+            piece(node, 3, b"456");
+            assert_eq!(read_to_string(&path).unwrap(), "123456");
+        }
+        assert_eq!(std::fs::read_dir(&workdir).unwrap().count(), 2, "no partial file is left");
+        assert!(describe(&nodes[0], Path::new(&path), None).files[0].copied);
+        // The same through directories whose lists of copies are not shared.
+        let other = node(folder.path(), 2);
+        assert_eq!(put(&other, &path, b"123456", &hash), Ok(()));
+        let wrong = hex(&Sha256::digest(b"6"));
+        assert!(put(&other, &path, b"6", &wrong).is_err());
+    }
+
+    /// What a run gets as a copy is one for the next run, too.
+    #[test]
+    fn place_2_copy_of_another_run_is_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let a = node(folder.path(), 0);
+        let path = a.workdir.join("ck.pt");
+        let one = hex(&Sha256::digest(b"1"));
+        assert_eq!(put(&a, &path.display().to_string(), b"1", &one), Ok(()));
+        let paths = RunPaths { run_dir: a.workdir.join("runs/later"), node: NodeRank(0) };
+        create_dir_all(paths.node_dir()).unwrap();
+        let later = Placement::new(paths, a.workdir.clone());
+        assert!(describe(&later, &path, None).files[0].copied);
+        let two = hex(&Sha256::digest(b"2"));
+        assert_eq!(put(&later, &path.display().to_string(), b"2", &two), Ok(()), "it is replaced");
+    }
+
+    #[test]
+    fn directory_of_many_files_is_described_in_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let a = node(folder.path(), 0);
+        let path = a.workdir.join("global_step1");
+        create_dir_all(&path).unwrap();
+        (0..PAGE_FILES + 1).for_each(|index| write(path.join(format!("{index:05}")), "").unwrap());
+        let page = |after: Option<&str>| {
+            let (path, after) = (path.display().to_string(), after.map(str::to_owned));
+            let order = CheckpointOrder::Describe { path, relative: None, code: None, hash: false, after };
+            match a.obey(&order) {
+                CheckpointReply::Described(content) => content,
+                other => panic!("{other:?}"),
+            }
+        };
+        let first = page(None);
+        assert_eq!((first.files.len(), first.more), (PAGE_FILES, true));
+        let second = page(first.files.last().map(|file| file.name.as_str()));
+        assert_eq!((second.files.len(), second.more), (1, false));
+        assert!(serde_json::to_vec(&first).unwrap().len() < 900 << 10, "it fits into a frame");
     }
 
     #[test]

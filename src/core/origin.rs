@@ -10,6 +10,7 @@
 //! - ORIGIN-4: a restart takes the code of the generation before, and the present content of its directory only on
 //!   request. Ranks that run in the directory itself always take it as it is. Its text reports which, and the
 //!   files that have changed.
+//! - ORIGIN-5: a named checkpoint is rejected, whoever asks, if the program of the next generation does not read it.
 
 use crate::model::{CheckpointModel, Model, RunState};
 use rankdeck_proto::lineage::{Origin, SavedAt};
@@ -20,7 +21,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::{Generation, NodeRank};
 use rankdeck_types::plan::Plan;
-use rankdeck_types::promise::{Contract, Kept, Promise};
+use rankdeck_types::promise::{Kept, Promise};
 use rankdeck_types::words::{clip, count, plural};
 use std::collections::VecDeque;
 
@@ -257,9 +258,7 @@ impl Standing {
         Standing {
             run: model.run.id.as_ref().map_or_else(|| "this run".to_owned(), |id| id.0.clone()),
             builtin: plan.is_some_and(Plan::is_builtin),
-            unsure: plan.is_some_and(|plan| {
-                plan.program.is_some() && plan.contract().kept(Promise::Resume) != Kept::Yes
-            }),
+            unsure: plan.is_some_and(|plan| plan.may_not_resume(None)),
             running: model.run.state != RunState::Over,
             generation: model.run.generation,
             ranks: model.ranks.len(),
@@ -271,6 +270,11 @@ impl Standing {
             away: model.hosts.iter().any(|host| host.link.is_unreachable()),
             fixed: fixed(model),
         }
+    }
+
+    /// The same before a generation of this plan, with this experiment in place of the plan's.
+    pub fn before(self, plan: &Plan, next: Option<&Experiment>) -> Standing {
+        Standing { unsure: plan.may_not_resume(next), ..self }
     }
 
     /// Where the next generation begins (ORIGIN-1). Another word than `latest` and `scratch` names a
@@ -428,6 +432,18 @@ pub fn named<'a>(model: &'a Model, word: &str) -> Option<&'a CheckpointModel> {
     fits.iter().find_map(|fits| model.checkpoints.iter().rev().find(|saved| fits(saved)))
 }
 
+/// Why a restart from a checkpoint that the user names is rejected: the program of the next generation does not read it
+/// (ORIGIN-5). `latest` and a start from scratch are not rejected; neither are plans of earlier versions, which do not
+/// record what a program declares.
+pub fn refusal(plan: &Plan, next: Option<&Experiment>, from: Option<&str>) -> Option<HintedError> {
+    from.filter(|from| *from != LATEST && !is_scratch(from))?;
+    let contract = plan.next_contract(next);
+    match plan.program.is_none() && contract.kept(Promise::Resume) == Kept::Unknown {
+        true => None,
+        false => contract.demand(&[Promise::Resume]).err(),
+    }
+}
+
 /// Known checkpoints of a script that cannot be set aside, some of them.
 fn fixed(model: &Model) -> Vec<String> {
     let Some(plan) = model.plan.as_ref().filter(|plan| !plan.is_builtin()) else { return Vec::new() };
@@ -472,8 +488,8 @@ pub fn command(plan: &Plan, next: Option<&Experiment>) -> Vec<String> {
 /// What a restart from a checkpoint does if the program does not declare that it resumes; `None` also for plans that
 /// do not record it.
 fn caution(plan: &Plan, next: Option<&Experiment>) -> Option<String> {
-    let contract = Contract::of(next.unwrap_or(&plan.experiment), plan.program.as_ref()?);
-    Some(format!("A restart {}.", contract.caution()?.error))
+    plan.program.as_ref()?;
+    Some(format!("A restart {}.", plan.next_contract(next).caution()?.error))
 }
 
 /// What ranks get from the console's environment: for a plan that hosts report, part of every question
@@ -629,6 +645,36 @@ mod tests {
         assert_ne!(run.effect(&start), Standing { unsure: false, ..run.clone() }.effect(&start));
         let scratch = StartPoint::scratch();
         assert_eq!(run.begins(&scratch), scratch.text());
+    }
+
+    /// A script that does not read its checkpoint, until `launch.resume` passes it on.
+    #[test]
+    fn origin_5_next_plan_decides_what_is_rejected() {
+        let mut bare = crate::testkit::experiment();
+        bare.launch.command = vec!["./train".into()];
+        let mut passed = bare.clone();
+        passed.launch.resume = vec!["--resume".into(), "{resume}".into()];
+        let mut plan = Plan {
+            run: rankdeck_types::ids::RunId("t".into()),
+            experiment: bare,
+            program: Some(rankdeck_types::promise::ProgramFacts::default()),
+            hosts: vec![],
+            ranks: vec![],
+            sizes: vec![],
+            drill: false,
+        };
+        let refused = |plan: &Plan, next, from| refusal(plan, next, from).is_some();
+        assert!(refused(&plan, None, Some("best")) && refused(&plan, None, Some("/w/a.pt")));
+        for from in [None, Some(LATEST), Some(SCRATCH)] {
+            assert!(!refused(&plan, None, from), "{from:?}");
+        }
+        assert!(!refused(&plan, Some(&passed), Some("best")), "by the plan that follows");
+        let run = standing(false, false, true);
+        let start = run.start(None).unwrap();
+        assert_ne!(run.clone().before(&plan, None).begins(&start), start.text());
+        assert_eq!(run.before(&plan, Some(&passed)).begins(&start), start.text());
+        plan.program = None;
+        assert!(!refused(&plan, None, Some("best")), "a record of an earlier version");
     }
 
     #[test]

@@ -5,9 +5,12 @@
 //!   gets all of a checkpoint, whatever part of it its ranks have saved.
 //! - PLACED-2: files of one name that differ, saved at about the same time, are parts of a sharded checkpoint:
 //!   each host keeps its own, and a host without one is named. At other times they are different checkpoints.
-//! - PLACED-3: an earlier copy by rankdeck is not an original: it is replaced when it differs.
+//! - PLACED-3: an earlier copy by rankdeck is not an original: it is replaced when it differs. Where no original is
+//!   left, the newest copy is one.
 //! - PLACED-4: of a save that is known, originals are the files of the host that reported it or where it was found,
 //!   and those that other hosts wrote in the same generation. Another file under the same path is set aside.
+//! - PLACED-5: where files of one kind are there for every rank of the generation (`zero_pp_rank_3_...`), each host
+//!   gets those of its ranks only.
 
 use rankdeck_proto::message::{CheckpointContent, PartFile};
 use rankdeck_types::error::HintedError;
@@ -67,6 +70,8 @@ pub(crate) struct PlacementFacts<'a> {
     pub path: &'a str,
     /// Hosts whose ranks resume.
     pub members: &'a [NodeRank],
+    /// The host of each rank that resumes.
+    pub ranks: &'a [NodeRank],
     /// What every host that was asked has, with times by the console's clock.
     pub contents: &'a BTreeMap<NodeRank, CheckpointContent>,
     /// The save that is meant; `None`: only its path is known.
@@ -82,6 +87,11 @@ impl PlacementFacts<'_> {
         let valid = self.of_save();
         let found = valid.values().flat_map(|content| content.files.iter().map(|file| file.name.as_str()));
         let files: BTreeSet<&str> = found.collect();
+        let index: BTreeMap<NodeRank, FilesByName<'_>> =
+            self.contents.iter().map(|(node, content)| (*node, by_name(content))).collect();
+        let shards = rank_files(&files, self.ranks.len());
+        // Where every original of the checkpoint is gone, a copy is one.
+        let has_originals = valid.values().any(|content| content.files.iter().any(|file| !file.copied));
         if files.is_empty() {
             return PlacementStep::Missing(self.missing());
         }
@@ -91,7 +101,14 @@ impl PlacementFacts<'_> {
         }
         let (mut hash, mut copies, mut parts) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         for file in files {
-            match self.of_file(file, &valid) {
+            let owner = shards.get(file).and_then(|rank| self.ranks.get(*rank)).copied();
+            let targets: Vec<NodeRank> = match owner {
+                Some(owner) => self.members.iter().copied().filter(|node| *node == owner).collect(),
+                None => self.members.to_vec(),
+            };
+            let all = valid.keys().filter_map(|node| Some((*node, *index.get(node)?.get(file)?))).collect();
+            let of = |node: &NodeRank| index.get(node)?.get(file).copied();
+            match self.of_file(file, all, (&targets, has_originals), &of) {
                 Ok(FileStep::Hash(nodes)) => hash.extend(nodes),
                 Ok(FileStep::Copy(copy)) => copies.extend(copy),
                 Ok(FileStep::Parts(nodes)) => parts.extend(nodes),
@@ -100,7 +117,7 @@ impl PlacementFacts<'_> {
         }
         let mut aside = BTreeMap::new();
         for node in self.members.iter().filter(|node| !valid.contains_key(*node)) {
-            match self.of_other_save(*node, &valid) {
+            match self.of_other_save(*node, &valid, &index) {
                 OtherSave::Same => {}
                 OtherSave::Unknown(nodes) => hash.extend(nodes),
                 OtherSave::Differs(generation) => {
@@ -160,12 +177,17 @@ impl PlacementFacts<'_> {
     }
 
     /// What a host has that is not of the save, against it. Copies are replaced where they are (PLACED-3).
-    fn of_other_save(&self, node: NodeRank, valid: &BTreeMap<NodeRank, &CheckpointContent>) -> OtherSave {
+    fn of_other_save(
+        &self,
+        node: NodeRank,
+        valid: &BTreeMap<NodeRank, &CheckpointContent>,
+        index: &BTreeMap<NodeRank, FilesByName<'_>>,
+    ) -> OtherSave {
         let own = self.contents.get(&node).map_or(&[][..], |content| content.files.as_slice());
         let mut unknown = BTreeSet::new();
         for file in own.iter().filter(|file| !file.copied) {
-            let original = valid.iter().find_map(|(owner, content)| {
-                let found = content.files.iter().find(|found| found.name == file.name)?;
+            let original = valid.keys().find_map(|owner| {
+                let found = index.get(owner)?.get(file.name.as_str())?;
                 Some((*owner, equal(found, file)))
             });
             match original {
@@ -180,18 +202,22 @@ impl PlacementFacts<'_> {
         if unknown.is_empty() { OtherSave::Same } else { OtherSave::Unknown(unknown) }
     }
 
-    fn of_file(
+    /// `all`: the file on hosts with the save. `targets`: the members that need it. `of`: what any host has of it.
+    fn of_file<'b>(
         &self,
         file: &str,
-        valid: &BTreeMap<NodeRank, &CheckpointContent>,
+        all: Vec<(NodeRank, &'b PartFile)>,
+        (targets, has_originals): (&[NodeRank], bool),
+        of: &dyn Fn(&NodeRank) -> Option<&'b PartFile>,
     ) -> Result<FileStep, HintedError> {
-        let of = |node: &NodeRank| self.contents.get(node)?.files.iter().find(|found| found.name == file);
-        let all: Vec<(NodeRank, &PartFile)> =
-            valid.keys().filter_map(|node| Some((*node, of(node)?))).collect();
-        // PLACED-3. Where every original of the checkpoint is gone, a copy is one.
-        let has_originals = valid.values().any(|content| content.files.iter().any(|file| !file.copied));
-        let is_original = |(_, found): &(NodeRank, &PartFile)| !found.copied || !has_originals;
-        let originals: Vec<(NodeRank, &PartFile)> = all.into_iter().filter(is_original).collect();
+        // PLACED-3.
+        let originals: Vec<(NodeRank, &PartFile)> = match has_originals {
+            true => all.into_iter().filter(|(_, found)| !found.copied).collect(),
+            false => {
+                let newest = all.into_iter().rev().max_by(|a, b| a.1.modified.total_cmp(&b.1.modified));
+                newest.into_iter().collect()
+            }
+        };
         let Some((_, first)) = originals.first().copied() else { return Ok(FileStep::Copy(None)) };
         let unknown = |(_, found): &&(NodeRank, &PartFile)| equal(first, found).is_none();
         let open: Vec<NodeRank> = originals.iter().filter(unknown).map(|(node, _)| *node).collect();
@@ -203,7 +229,7 @@ impl PlacementFacts<'_> {
             return self.parts(file, &originals).map(FileStep::Parts);
         }
         let lacks = |node: &&NodeRank| of(node).is_none_or(|own| equal(first, own) != Some(true));
-        let lacking: Vec<NodeRank> = self.members.iter().filter(lacks).copied().collect();
+        let lacking: Vec<NodeRank> = targets.iter().filter(lacks).copied().collect();
         let Some((from, source)) = originals.first().copied().filter(|_| !lacking.is_empty()) else {
             return Ok(FileStep::Copy(None));
         };
@@ -257,6 +283,54 @@ impl PlacementFacts<'_> {
             })
         })
     }
+}
+
+/// Files of a host by their names below the checkpoint.
+type FilesByName<'a> = BTreeMap<&'a str, &'a PartFile>;
+
+fn by_name(content: &CheckpointContent) -> FilesByName<'_> {
+    content.files.iter().map(|file| (file.name.as_str(), file)).collect()
+}
+
+/// The rank in the name of a file, and the rest of the name: `zero_pp_rank_3_mp_rank_00_optim_states.pt` is of rank 3.
+/// `None`: it names none, or it is one of a model-parallel group.
+fn rank_of(name: &str) -> Option<(String, usize)> {
+    const WORD: &str = "rank";
+    let mut found = None;
+    for (at, _) in name.match_indices(WORD) {
+        let from = at + WORD.len();
+        let digits_at = from + usize::from(name[from..].starts_with(['_', '-', '=']));
+        let length = name[digits_at..].bytes().take_while(u8::is_ascii_digit).count();
+        let Ok(rank) = name[digits_at..digits_at + length].parse::<usize>() else { continue };
+        match (name[..at].ends_with("mp_"), found.is_some()) {
+            // Of data-parallel ranks with one part of the model each, nothing but 0.
+            (true, _) if rank == 0 => {}
+            (true, _) | (false, true) => return None,
+            (false, false) => {
+                found = Some((format!("{}#{}", &name[..at], &name[digits_at + length..]), rank))
+            }
+        }
+    }
+    found
+}
+
+/// PLACED-5. The files of which each rank needs its own, and their ranks: those of a kind that has one for each of so
+/// many ranks. With another number of ranks, every rank may need all of them.
+fn rank_files<'a>(files: &BTreeSet<&'a str>, ranks: usize) -> BTreeMap<&'a str, usize> {
+    let mut kinds: BTreeMap<String, BTreeMap<usize, &'a str>> = BTreeMap::new();
+    let mut doubled = BTreeSet::new();
+    for &file in files {
+        if let Some((kind, rank)) = rank_of(file)
+            && kinds.entry(kind.clone()).or_default().insert(rank, file).is_some()
+        {
+            doubled.insert(kind);
+        }
+    }
+    let is_whole = |(kind, files): &(String, BTreeMap<usize, &'a str>)| {
+        ranks > 1 && files.len() == ranks && !doubled.contains(kind) && files.keys().copied().eq(0..ranks)
+    };
+    let whole = kinds.into_iter().filter(is_whole);
+    whole.flat_map(|(_, files)| files.into_iter().map(|(rank, file)| (file, rank))).collect()
 }
 
 /// Files of a host that are not of the save.
@@ -326,7 +400,15 @@ mod tests {
     ) -> PlacementStep {
         let names = |node: NodeRank| format!("host{node}");
         let latest = |node: NodeRank| Some(Generation(node.0.min(1)));
-        let facts = PlacementFacts { path: "/a/ck", members, contents, save, latest: &latest, names: &names };
+        let facts = PlacementFacts {
+            path: "/a/ck",
+            members,
+            ranks: members,
+            contents,
+            save,
+            latest: &latest,
+            names: &names,
+        };
         facts.decide()
     }
 
@@ -462,6 +544,45 @@ mod tests {
         assert_eq!(copies(step), [("new".to_owned(), 0, vec![1])]);
         // The host that saved it is gone.
         assert_eq!(copies(facts(&[vec![], vec![copied("old")]], as_is)), [(String::new(), 1, vec![0])]);
+    }
+
+    #[test]
+    fn placed_3_newest_copy_stands_in_for_lost_originals() {
+        let copied =
+            |content: &str, modified: f64| PartFile { copied: true, modified, ..file("", content, content) };
+        let step = facts(&[vec![copied("old", 1000.0)], vec![copied("new", 1100.0)], vec![]], as_is);
+        assert_eq!(copies(step), [(String::new(), 1, vec![0, 2])], "of two runs, within minutes");
+    }
+
+    #[test]
+    fn placed_5_each_host_gets_the_files_of_its_ranks() {
+        let own = |rank: u32| {
+            let name = format!("zero_pp_rank_{rank}_mp_rank_00_optim_states.pt");
+            file(&name, "abc", &format!("own{rank}"))
+        };
+        let model = || file("mp_rank_00_model_states.pt", "m", "m");
+        let step = facts(&[vec![own(0), model()], vec![own(1)]], as_is);
+        assert_eq!(copies(step), [("mp_rank_00_model_states.pt".to_owned(), 0, vec![1])]);
+        // The ranks have moved.
+        let step = facts(&[vec![own(0), own(1), model()], vec![]], as_is);
+        let names: Vec<(String, Vec<u32>)> =
+            copies(step).into_iter().map(|(name, _, to)| (name, to)).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names.iter().all(|(name, to)| !name.contains("pp_rank_0") && *to == [1]), "{names:?}");
+        // Another number of ranks.
+        let step = facts(&[vec![own(0), own(1), own(2), model()], vec![]], as_is);
+        assert_eq!(copies(step).len(), 4);
+        let step =
+            facts(&[vec![file("__0_0.distcp", "a", "1"), file("__1_0.distcp", "b", "2")], vec![]], as_is);
+        assert_eq!(copies(step).len(), 2, "replicated tensors may be in any of them");
+        for (name, rank) in [
+            ("optimizer_rank3.pt", Some(3)),
+            ("rank-2/model.bin", Some(2)),
+            ("zero_pp_rank_1_mp_rank_01_optim_states.pt", None),
+            ("ranking.pt", None),
+        ] {
+            assert_eq!(rank_of(name).map(|(_, rank)| rank), rank, "{name}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use crate::end::{self, RunEvidence};
 use crate::event::StopSource;
-use crate::update::PlacedCheckpoint;
+use crate::update::{NamedCheckpoint, PlacedCheckpoint};
 use crate::work::FoundFile;
 use rankdeck_proto::message::{FinishReason, RunEnd, StopMode};
 use rankdeck_types::experiment::Experiment;
@@ -338,6 +338,9 @@ pub(crate) struct RunMachine {
     /// The checkpoint of the generation that is being reserved.
     #[serde(default)]
     pub placed: Option<PlacedCheckpoint>,
+    /// The checkpoint that a requested restart names, while hosts are asked for it.
+    #[serde(default)]
+    pub check: Option<NamedCheckpoint>,
     /// Generations in a row that did not read their checkpoint, and the latest of them.
     #[serde(default)]
     pub unread: (u32, Generation),
@@ -368,6 +371,7 @@ impl RunMachine {
             files: VecDeque::new(),
             requests: 0,
             placed: None,
+            check: None,
             unread: (0, Generation(0)),
             by_policy: false,
             ended: false,

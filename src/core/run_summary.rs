@@ -85,6 +85,9 @@ pub struct RunSummary {
     pub code: Option<String>,
     /// That is the built-in trainer, which can begin from its checkpoints.
     pub builtin: bool,
+    /// That is a program that does not declare that it resumes from a checkpoint.
+    #[serde(skip)]
+    pub may_not_resume: bool,
     /// `run.note`.
     pub note: String,
 }
@@ -227,6 +230,7 @@ impl RunSummary {
             program: first.map(|digest| digest.program.clone()).unwrap_or_default(),
             code: first.and_then(|digest| digest.code.clone()),
             builtin: first.is_some_and(|digest| digest.builtin),
+            may_not_resume: first.is_some_and(|digest| digest.may_not_resume),
             note: first.map(|digest| digest.note.clone()).unwrap_or_default(),
         }
     }
@@ -236,8 +240,7 @@ impl RunSummary {
         Standing {
             run: run.to_owned(),
             builtin: self.builtin,
-            // A summary does not have what a program declares.
-            unsure: !self.builtin,
+            unsure: self.may_not_resume,
             running,
             generation: self.generation,
             ranks: self.world_size as usize,

@@ -167,29 +167,49 @@ pub(crate) struct FakeAgent {
     pub written_in: BTreeMap<String, Generation>,
 }
 
+/// Files of a checkpoint in one reply.
+const PAGE: usize = 2;
+
+/// The path of a file of a checkpoint.
+fn part(path: String, file: &str) -> String {
+    if file.is_empty() { path } else { format!("{path}/{file}") }
+}
+
 impl FakeAgent {
     fn checkpoint(&mut self, order: CheckpointOrder) -> CheckpointReply {
         match order {
-            CheckpointOrder::Describe { path, hash, .. } => {
-                let content =
-                    self.disk.as_ref().map_or(Some("shared".to_owned()), |disk| disk.get(&path).cloned());
-                let file = content.map(|content| PartFile {
-                    bytes: content.len() as u64,
-                    identity: content.clone(),
-                    sha256: hash.then(|| content.clone()),
-                    generation: self.written_in.get(&path).copied(),
-                    ..PartFile::default()
+            CheckpointOrder::Describe { path, hash, after, .. } => {
+                let shared = BTreeMap::from([(path.clone(), "shared".to_owned())]);
+                let disk = self.disk.as_ref().unwrap_or(&shared);
+                let named = disk.iter().filter_map(|(at, content)| {
+                    let below = at.strip_prefix(path.as_str())?;
+                    let name = if below.is_empty() { below } else { below.strip_prefix('/')? };
+                    Some((name, at, content))
                 });
-                let files = file.into_iter().collect();
-                CheckpointReply::Described(CheckpointContent { path, files, free: 1 << 40, relative: None })
+                let mut files: Vec<PartFile> = named
+                    .filter(|(name, ..)| after.as_ref().is_none_or(|after| *name > after.as_str()))
+                    .map(|(name, at, content)| PartFile {
+                        name: name.to_owned(),
+                        bytes: content.len() as u64,
+                        identity: content.clone(),
+                        sha256: hash.then(|| content.clone()),
+                        generation: self.written_in.get(at).copied(),
+                        ..PartFile::default()
+                    })
+                    .collect();
+                let more = files.len() > PAGE;
+                files.truncate(PAGE);
+                let free = 1 << 40;
+                CheckpointReply::Described(CheckpointContent { path, files, more, free, relative: None })
             }
-            CheckpointOrder::Read { path, offset, .. } => {
+            CheckpointOrder::Read { path, file, offset } => {
+                let path = part(path, &file);
                 let whole = self.disk.as_ref().and_then(|disk| disk.get(&path)).cloned().unwrap_or_default();
                 let data: String = whole.chars().skip(offset as usize).take(PIECE as usize).collect();
                 CheckpointReply::Piece { bytes: data.len() as u64, data }
             }
-            CheckpointOrder::Write { path, offset, data, .. } => {
-                let file = self.disk.get_or_insert_default().entry(path).or_default();
+            CheckpointOrder::Write { path, file, offset, data, .. } => {
+                let file = self.disk.get_or_insert_default().entry(part(path, &file)).or_default();
                 file.truncate(offset as usize);
                 file.push_str(&data);
                 CheckpointReply::Written

@@ -18,7 +18,9 @@ mod rank_event;
 mod record;
 mod sample;
 
-pub use placement::{CheckpointContent, CheckpointOrder, CheckpointReply, PIECE, PartFile, RelativePath};
+pub use placement::{
+    CHECKPOINT_FILES, CheckpointContent, CheckpointOrder, CheckpointReply, PIECE, PartFile, RelativePath,
+};
 pub use rank_event::{
     Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, InnerRank, LoggedHistogram,
     LoggedImage, RankEvent, Returns,

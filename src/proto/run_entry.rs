@@ -86,6 +86,9 @@ pub struct NodeDigest {
     pub code: Option<String>,
     /// Whether it is the built-in trainer.
     pub builtin: bool,
+    /// Whether it is a program that does not declare that it resumes from a checkpoint.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_not_resume: bool,
     /// GPUs of all hosts.
     pub gpus: u32,
     /// Checkpoint that it resumed from.

@@ -314,6 +314,20 @@ impl Plan {
         Contract::of(&self.experiment, self.program.as_ref().unwrap_or(&ProgramFacts::default()))
     }
 
+    /// Returns which promises the program of the next generation keeps, with this experiment in place of the plan's.
+    pub fn next_contract(&self, next: Option<&Experiment>) -> Contract {
+        let is_same = next.is_none_or(|next| next.launch.command == self.experiment.launch.command);
+        let unknown = ProgramFacts::default();
+        let facts = self.program.as_ref().filter(|_| is_same).unwrap_or(&unknown);
+        Contract::of(next.unwrap_or(&self.experiment), facts)
+    }
+
+    /// Returns whether the program of the next generation may not read the checkpoint that it gets: it does not declare
+    /// that it resumes. Plans of earlier versions do not record that.
+    pub fn may_not_resume(&self, next: Option<&Experiment>) -> bool {
+        self.program.is_some() && !self.next_contract(next).keeps(Promise::Resume)
+    }
+
     /// Returns the plan with another experiment. Facts of another program do not apply to it.
     pub fn with_experiment(self, experiment: Experiment) -> Plan {
         let is_same = experiment.launch.command == self.experiment.launch.command;

@@ -9,6 +9,7 @@ use rankdeck_tui::restart_draft::{ChangedExperiment, EditedFile, FileAnswer, Oth
 use rankdeck_tui::state::Overlay;
 use rankdeck_tui::{ScreenAction, Theme, ViewState};
 use rankdeck_types::code::Code;
+use rankdeck_types::promise::ProgramFacts;
 
 const SIZE: (u16, u16) = (100, 36);
 
@@ -174,6 +175,27 @@ fn origin_4_question_of_a_key_names_changed_files() {
         [ScreenAction::Send(Event::RestartRequested { experiment: None, .. })] => {}
         other => panic!("the code stays: {other:?}"),
     }
+}
+
+/// `restart --from` rejects the same.
+#[test]
+fn origin_5_screen_rejects_a_checkpoint_that_is_not_read() {
+    let (mut model, view, answer) = scene_of_script();
+    let best = Some("/r/checkpoints/iter-200.ckpt".to_owned());
+    let sent = |model: &Model, keys: &str| press(model, &mut view.clone(), keys);
+    assert_eq!(sent(&model, "rb"), [ScreenAction::Send(Event::restart(best))], "nothing is recorded");
+    model.plan.as_mut().unwrap().program = Some(ProgramFacts::default());
+    assert_eq!(sent(&model, "rb"), []);
+    assert_eq!(sent(&model, "rl"), [ScreenAction::Send(Event::restart(Some("latest".into())))]);
+    let asks = |open: &str, keys: &str| {
+        let mut view = view.clone();
+        press(&model, &mut view, open);
+        rankdeck_tui::answer_files(&model, &mut view, answer.clone(), NOW);
+        press(&model, &mut view, keys);
+        matches!(view.overlay(), Some(Overlay::Confirm(_)))
+    };
+    assert!(asks("R", "\n") && !asks("R", "↓\n"), "the form");
+    assert!(asks(":", "restart latest\n") && !asks(":", "restart best\n"), "the palette");
 }
 
 #[test]

@@ -6,20 +6,25 @@
 //!
 //! Owner: one thread looks at descriptors and searches; the last search runs on the thread that verifies the
 //! stop. Invariants:
-//! - CHECKPOINT-1: names alone decide, those of directories included; a file is never opened.
+//! - CHECKPOINT-1: names alone decide, those of directories included; of an archive (`.zip`), also the name of its
+//!   first entry. No other file is opened.
 //! - CHECKPOINT-2: a search is bounded in time and entries, and the last one reports whether it was complete.
 //! - CHECKPOINT-3: a checkpoint is reported while ranks run once it is not open and has not changed for a while,
 //!   and again only after another change. What a rank reports itself is not reported a second time.
 //! - CHECKPOINT-4: while another run works in the same `workdir`, only what a rank was seen to write is its own.
+//! - CHECKPOINT-5: data sets and downloads are no checkpoints: an archive without the layout of one, what lies in a
+//!   cache, and what lies in a directory of data, unless their names are those of checkpoints. What the user's
+//!   patterns name always is one.
 
-use crate::manifest::Manifest;
+use crate::other_runs;
 use crate::proc::{self, ProcessKey};
 use rankdeck_proto::message::{CheckpointFile, StepSource};
+use rankdeck_proto::regular;
 use rankdeck_types::ids::WallTime;
 use rankdeck_types::path_pattern;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -33,6 +38,43 @@ const SHARD: &str = "distcp";
 const FOLDER: &str = "checkpoint-";
 /// Endings of files that are not complete, whatever comes before.
 const PARTIAL: [&str; 4] = ["tmp", "temp", "part", "partial"];
+/// Directories of data sets and downloads, in lower case.
+const DATA: [&str; 10] = [
+    "data",
+    "dataset",
+    "datasets",
+    "download",
+    "downloads",
+    "raw",
+    "corpus",
+    "corpora",
+    "pretrained",
+    "cache",
+];
+/// Directories of downloads, wherever they are: of pip, PyTorch, Hugging Face and others.
+const CACHES: [&str; 4] = [".cache", "huggingface", "torch_extensions", ".keras"];
+/// Beginnings of directories in which Hugging Face keeps downloads.
+const DOWNLOADED: [&str; 3] = ["models--", "datasets--", "spaces--"];
+/// Words in the names of checkpoints, in lower case.
+const WORDS: [&str; 17] = [
+    "checkpoint",
+    "ckpt",
+    "model",
+    "best",
+    "last",
+    "latest",
+    "final",
+    "epoch",
+    "step",
+    "iter",
+    "policy",
+    "actor",
+    "critic",
+    "agent",
+    "weights",
+    "optim",
+    "save",
+];
 /// Between two looks at descriptors: each costs some time of the ranks' cores.
 const ROUND: Duration = Duration::from_secs(5);
 /// The same while ranks are asked to end.
@@ -56,8 +98,6 @@ const SETTLED: Duration = Duration::from_secs(1);
 const SETTLED_FOLDER: Duration = Duration::from_secs(5);
 /// A file that changed this long after its report was written again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Most other runs that are looked at.
-const RUNS: usize = 256;
 /// Most files that are reported at once.
 const REPORTED: usize = 32;
 /// File systems may be so far behind the clock.
@@ -75,13 +115,53 @@ struct CheckpointNames {
 }
 
 impl CheckpointNames {
-    /// CHECKPOINT-1. A part of the name is the ending of a checkpoint, as in `model.pt.tmp`.
+    /// CHECKPOINT-1, CHECKPOINT-5. A part of the name is the ending of a checkpoint, as in `model.pt.tmp`.
     fn is_named(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut parts = name.split('.').skip(1);
-        parts.any(|part| part == SHARD || ENDINGS.contains(&part))
+        self.fits(path)
+            || self.is_in_own_folder(path)
+            || (parts.any(|part| part == SHARD || ENDINGS.contains(&part)) || self.artifact(path) != path)
+                && !self.is_data(path)
+    }
+
+    /// The file may be a checkpoint by its content, where that counts (CHECKPOINT-5). Its name is that of one.
+    fn is_laid_out(&self, path: &Path) -> bool {
+        let is_archive = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("zip"));
+        !is_archive
             || self.fits(path)
             || self.artifact(path) != path
+            || is_saved_archive(path)
+            || is_worded(path)
+    }
+
+    /// A directory that a pattern of the user names has the file.
+    fn is_in_own_folder(&self, path: &Path) -> bool {
+        path.ancestors().skip(1).any(|folder| self.fits(folder))
+    }
+
+    /// It lies in a cache, or in a directory of data without the name of a checkpoint.
+    fn is_data(&self, path: &Path) -> bool {
+        let names = |path: &Path| -> Vec<String> {
+            let folders = path.parent().into_iter().flat_map(Path::components);
+            folders.map(|part| part.as_os_str().to_string_lossy().to_lowercase()).collect()
+        };
+        let is_download = |folders: &[String]| {
+            let is_hub = folders.windows(2).any(|pair| pair == ["hub", "checkpoints"]);
+            let is_named = |folder: &String| {
+                CACHES.contains(&folder.as_str()) || DOWNLOADED.iter().any(|start| folder.starts_with(start))
+            };
+            is_hub || folders.iter().any(is_named)
+        };
+        // In the ranks' directory, names above it are those of a disk or a user; elsewhere the last one counts.
+        let (folders, of_data) = match path.strip_prefix(&self.folder) {
+            Ok(below) => (names(below), names(below)),
+            Err(_) => (names(path), names(path).into_iter().next_back().into_iter().collect()),
+        };
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
+        let is_of_data = |folder: &String| DATA.contains(&folder.as_str());
+        is_download(&folders)
+            || !is_shard && of_data.iter().any(is_of_data) && !is_worded(&self.artifact(path))
     }
 
     /// A pattern of the user fits the path.
@@ -113,6 +193,29 @@ impl CheckpointNames {
         let ending = name.rsplit('.').next().unwrap_or_default();
         !name.starts_with('.') && !PARTIAL.contains(&ending)
     }
+}
+
+/// The name has a word of checkpoints.
+fn is_worded(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// The archive begins as those that PyTorch (`NAME/data.pkl`) and Stable-Baselines3 (`data`, `policy.pth`) save.
+fn is_saved_archive(path: &Path) -> bool {
+    /// Bytes before the name of the first entry, and where its length is.
+    const HEADER: usize = 30;
+    const LENGTH: usize = 26;
+    let Ok(mut file) = regular::open(path) else { return false };
+    let mut bytes = [0; HEADER + 256];
+    let mut filled = 0;
+    while let Ok(read @ 1..) = file.read(&mut bytes[filled..]) {
+        filled += read;
+    }
+    let length = usize::from(u16::from_le_bytes([bytes[LENGTH], bytes[LENGTH + 1]]));
+    let Some(name) = bytes[..filled].get(HEADER..HEADER + length) else { return false };
+    bytes.starts_with(b"PK\x03\x04")
+        && (name == b"data" || name.ends_with(b".pth") || name.ends_with(b"data.pkl"))
 }
 
 /// What is remembered of the present generation.
@@ -305,7 +408,7 @@ impl CheckpointFiles {
         };
         let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path) || there.contains(&found.path);
         // CHECKPOINT-4.
-        if !own.iter().all(is_seen) && other_runs(&run_dir) {
+        if !own.iter().all(is_seen) && other_runs::any_live(&run_dir) {
             own.retain(is_seen);
         }
         own.sort_by_key(|found| found.modified);
@@ -341,7 +444,7 @@ impl CheckpointFiles {
             .collect();
         // CHECKPOINT-4.
         let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path);
-        if !files.iter().all(is_seen) && other_runs(&run_dir) {
+        if !files.iter().all(is_seen) && other_runs::any_live(&run_dir) {
             files.retain(is_seen);
             complete = false;
         }
@@ -479,20 +582,6 @@ fn number(name: &str) -> Option<u64> {
     found
 }
 
-/// Whether another run works in the same `workdir`.
-fn other_runs(run_dir: &Path) -> bool {
-    let entries = |folder: &Path| -> Vec<PathBuf> {
-        let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        found.take(RUNS).map(|entry| entry.path()).collect()
-    };
-    let runs = run_dir.parent().map(entries).unwrap_or_default();
-    runs.iter().filter(|run| run.as_path() != run_dir).flat_map(|run| entries(run)).any(|node| {
-        node.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"node"))
-            && Manifest::load(&node.join("manifest.json"))
-                .is_some_and(|manifest| manifest.running && manifest.agent().is_some())
-    })
-}
-
 /// Files of a process that look like checkpoints and are open for writing, with size and position. Links in
 /// `/proc` are read, never followed.
 fn written_by(pid: u32, names: &CheckpointNames) -> Vec<(PathBuf, (u64, u64))> {
@@ -550,7 +639,7 @@ impl CheckpointSearch {
 
     fn add(&mut self, path: &Path, data: &Metadata) {
         let Ok(modified) = data.modified() else { return };
-        if modified >= self.since {
+        if modified >= self.since && self.names.is_laid_out(path) {
             let known = self.found.entry(self.names.artifact(path)).or_insert((0, modified));
             *known = (known.0.saturating_add(data.len()), known.1.max(modified));
         }
@@ -626,6 +715,7 @@ fn seconds(time: SystemTime) -> WallTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Manifest;
     use std::fs::{create_dir_all, write};
     use std::process::{Child, Command, Stdio};
 
@@ -660,6 +750,54 @@ mod tests {
         {
             assert_eq!(CheckpointNames::is_final(Path::new(name)), is_final, "{name}");
         }
+    }
+
+    #[test]
+    fn checkpoint_5_data_and_downloads_are_no_checkpoints() {
+        let patterns = Arc::from(["raw/*.pt".to_owned()]);
+        let names = CheckpointNames { folder: "/data/ann".into(), patterns };
+        for (path, expected) in [
+            ("/data/ann/out/a.pt", true),
+            ("/data/ann/data/MNIST/training.pt", false),
+            ("/data/ann/data/ppo/pyt_save/model.pt", true),
+            ("/data/ann/data/checkpoint-3/a.bin", true),
+            ("/data/ann/raw/a.pt", true),
+            ("/scratch/data/cifar.zip", false),
+            ("/data/else/a.pt", true),
+            ("/data/ann/.cache/pip/a.pt", false),
+            ("/home/ann/.cache/torch/hub/checkpoints/resnet50.pth", false),
+            ("/scratch/torch/hub/checkpoints/model.pth", false),
+            ("/scratch/hf/hub/models--a--b/blobs/model.safetensors", false),
+        ] {
+            assert_eq!(names.is_named(Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn checkpoint_5_archive_has_the_layout_of_a_checkpoint() {
+        let made = tempfile::tempdir().unwrap();
+        let archive = |entry: &str| {
+            let mut bytes = b"PK\x03\x04".to_vec();
+            bytes.resize(26, 0);
+            bytes.extend((entry.len() as u16).to_le_bytes());
+            bytes.extend([0, 0]);
+            bytes.extend(entry.as_bytes());
+            bytes
+        };
+        let files = begun(made.path());
+        for (name, entry) in [
+            ("PPO-1.zip", "data"),
+            ("net.zip", "archive/data.pkl"),
+            ("sac.zip", "policy.pth"),
+            ("cifar.zip", "cifar/train/0.png"),
+            ("model_9.zip", "variables/0"),
+        ] {
+            write(made.path().join(name), archive(entry)).unwrap();
+        }
+        write(made.path().join("cut.zip"), "PK").unwrap();
+        let mut found = names(&files.find().unwrap().0, made.path());
+        found.sort();
+        assert_eq!(found, ["PPO-1.zip", "model_9.zip", "net.zip", "sac.zip"]);
     }
 
     #[test]

@@ -233,7 +233,7 @@ pub(crate) fn prepare(
         None
     };
     let container = host.host.setup.container.as_deref();
-    let mut notices = script_checkpoints::set_aside(&facts.paths, spec, &facts.workdir, container)?;
+    let mut notices = Vec::new();
     let has_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
     let hook = has_hook.then(|| hook::install(&generation_dir)).and_then(|installed| {
         // Without the hook less is seen; that must not keep a run from starting.
@@ -242,7 +242,7 @@ pub(crate) fn prepare(
             .ok()
     });
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
-    let (folder, work) = match &spec.plan.experiment.launch.code {
+    let (folder, code) = match &spec.plan.experiment.launch.code {
         Some(Code::Pack(hash)) => {
             let name = private.work.as_deref().unwrap_or(&spec.plan.experiment.run.name);
             // Nothing of a drill outlives its run.
@@ -250,12 +250,21 @@ pub(crate) fn prepare(
                 true => facts.paths.run_dir.join("work"),
                 false => paths::work(&facts.workdir),
             };
-            let (work, found) = lay_code(&facts, &spec.plan.run, (&root, name), hash).map_err(one_line)?;
-            notices.extend(found);
-            (work.path.clone(), Some(work))
+            let (code, taken) = take_folder(&facts, &spec.plan.run, (&root, name), hash).map_err(one_line)?;
+            notices.extend(taken);
+            (code.1.path.clone(), Some(code))
         }
         Some(Code::Path(path)) => (own_code(path).map_err(one_line)?, None),
         None => (facts.workdir.clone(), None),
+    };
+    // Once the directory is this run's, and before the code is laid: the pack may have files of the same names.
+    notices.extend(script_checkpoints::set_aside(&facts.paths, spec, &facts.workdir, container)?);
+    let work = match code {
+        Some((index, work)) => {
+            notices.extend(lay_code(&index, &work).map_err(one_line)?);
+            Some(work)
+        }
+        None => None,
     };
     // A container's files are not found by their names here.
     let resume = spec.resume_path().filter(|_| !spec.plan.is_builtin() && container.is_none());
@@ -312,19 +321,25 @@ fn own_code(path: &str) -> Result<PathBuf, HintedError> {
     }
 }
 
-/// Lays an uploaded pack over the run's work folder; returns notices with it. Restarts stay in the same folder.
-fn lay_code(
+/// Takes the run's work folder for an uploaded pack; returns a notice if it is not the one that was asked for. Restarts
+/// stay in the same folder.
+fn take_folder(
     facts: &HostFacts,
     run: &RunId,
     (root, name): (&Path, &str),
     hash: &str,
-) -> Result<(WorkFolder, Vec<String>), HintedError> {
+) -> Result<((PackIndex, WorkFolder), Option<String>), HintedError> {
     let pack = pack::cached(hash).ok_or_else(|| absent(&short(hash)))?;
     let index = PackIndex::read(&pack, hash)?;
     let known = results::work(&facts.paths).filter(|known| !known.in_place);
     let known = known.as_ref().map(|known| known.folder.as_path());
     let (work, taken) = work_folder::take(root, name, run, known)?;
-    let kept = work_folder::lay(&index, &work.path).map_err(|error| {
+    Ok(((index, work), taken))
+}
+
+/// Lays the pack over its folder; returns a notice about files that were kept instead.
+fn lay_code(index: &PackIndex, work: &WorkFolder) -> Result<Option<String>, HintedError> {
+    let kept = work_folder::lay(index, &work.path).map_err(|error| {
         HintedError::new(
             format!("cannot copy the code to {}: {error}", work.path.display()),
             "check the free disk space and the owner of that directory",
@@ -334,7 +349,7 @@ fn lay_code(
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let kept = (!kept.is_empty()).then(|| {
+    Ok((!kept.is_empty()).then(|| {
         let names = clean(&kept[..kept.len().min(KEPT)].join(", "));
         format!(
             "{} of the code changed on this host since the last upload, and {} kept in {}: {names}{more}",
@@ -342,8 +357,7 @@ fn lay_code(
             if kept.len() == 1 { "is" } else { "are" },
             work.path.display()
         )
-    });
-    Ok((work, taken.into_iter().chain(kept).collect()))
+    }))
 }
 
 /// The variables that the latest launch requested, and their values: the next generation has them too when the console

@@ -6,13 +6,18 @@
 //! where it is; what it would write over gets a copy in `genM/`: a name without a number, or one that was
 //! written before. Copies that rankdeck made for an earlier generation are removed if they are not continued.
 //!
-//! Owner: the thread that prepares a launch. The built-in trainer sets its own checkpoints aside. Invariants:
+//! Other runs may work in the same directory. What one of them wrote last stays where it is.
+//!
+//! Owner: the thread that prepares a launch, which has taken the ranks' directory before. The built-in trainer sets its
+//! own checkpoints aside. Invariants:
 //! - KEPT-1: no generation writes over a known checkpoint of an earlier one. Where one cannot be kept, the
 //!   generation does not start.
 //! - KEPT-2: nothing is removed or replaced, and an interrupted copy leaves whole files only.
+//! - KEPT-3: a file that another run wrote after this one is not moved (OTHERS-1).
 
 use crate::digest;
 use crate::known_checkpoints::{LineCheckpoint, TrainingLine};
+use crate::other_runs::{OtherRuns, OwnKnowledge};
 use crate::paths::RunPaths;
 use crate::placement;
 use rankdeck_proto::message::LaunchSpec;
@@ -23,6 +28,8 @@ use std::fs::{File, FileTimes, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Most names in a notice.
+const NAMED: usize = 3;
 /// Most names that are tried for one file.
 const NAMES: u32 = 1000;
 /// Deepest directory below a checkpoint.
@@ -51,9 +58,10 @@ pub(crate) fn set_aside(
     if spec.generation == Generation(0) || spec.plan.is_builtin() {
         return Ok(Vec::new());
     }
-    let mut line = TrainingLine::default();
+    let (mut line, mut ended) = (TrainingLine::default(), 0.0);
     digest::each_record(&paths.spool(), |record| {
         if record.generation < spec.generation {
+            ended = record.time.max(ended);
             line.read(record);
         }
     });
@@ -74,12 +82,24 @@ pub(crate) fn set_aside(
     let mut moved: Vec<&LineCheckpoint> = abandoned.filter(|known| !stays(Path::new(&known.path))).collect();
     moved.sort_by_key(|reported| Path::new(&reported.path).is_symlink());
     let mut kept: BTreeMap<PathBuf, usize> = BTreeMap::new();
-    placement::forget_copies(paths, from);
+    placement::forget_copies(paths, workdir, from);
+    let earliest = line.0.iter().map(LineCheckpoint::written).fold(ended, f64::min);
+    let (others, mut left) =
+        (OtherRuns::since(&paths.run_dir, earliest), BTreeMap::<&str, Vec<String>>::new());
     let place = format!("node{}", paths.node);
     for (reported, is_continued) in replaced.chain(moved.into_iter().map(|reported| (reported, false))) {
         let path = Path::new(&reported.path);
         if !path.is_absolute() || !is_shared(path) || shared.iter().any(|folder| folder.starts_with(path)) {
             continue;
+        }
+        // KEPT-3. A copy of what this generation continues takes nothing from anyone.
+        let is_origin = is_continued && from.is_some_and(|from| Path::new(from).starts_with(path));
+        let own = OwnKnowledge { written: reported.written(), found: reported.found(), ended };
+        if let Some(owner) = others.owner(path, own) {
+            left.entry(owner).or_default().push(clean(&reported.path));
+            if !is_origin {
+                continue;
+            }
         }
         let folder = keep(path, reported.generation, is_continued, &place).map_err(|error| {
             format!(
@@ -95,7 +115,30 @@ pub(crate) fn set_aside(
     let notice = |(folder, count): (PathBuf, usize)| {
         format!("{} of an earlier generation kept in {}", plural(count, "checkpoint"), folder.display())
     };
-    Ok(kept.into_iter().map(notice).collect())
+    let stays = |(owner, paths): (&str, Vec<String>)| {
+        let named = paths.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+        let more = match paths.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let stay = if paths.len() == 1 { "stays" } else { "stay" };
+        let run = clean(owner);
+        format!("{named}{more} {stay} in place: run {run} wrote last, and this run may write over it")
+    };
+    Ok(left.into_iter().map(stays).chain(kept.into_iter().map(notice)).collect())
+}
+
+/// The run that wrote what is under a path after this one (KEPT-3).
+pub(crate) fn later_owner(paths: &RunPaths, path: &Path) -> Option<String> {
+    let (mut line, mut ended) = (TrainingLine::default(), 0.0);
+    digest::each_record(&paths.spool(), |record| {
+        ended = record.time.max(ended);
+        line.read(record);
+    });
+    let known = line.0.iter().rev().find(|known| Path::new(&known.path) == path);
+    let (written, found) = known.map_or((0.0, None), |known| (known.written(), known.found()));
+    let own = OwnKnowledge { written, found, ended };
+    OtherRuns::since(&paths.run_dir, written).owner(path, own).map(str::to_owned)
 }
 
 /// Moves what is under a path, of this generation, to `genN/` next to it.
@@ -103,8 +146,8 @@ pub(crate) fn keep_aside(path: &Path, generation: Generation) -> io::Result<()> 
     keep(path, generation, false, "").map(drop)
 }
 
-/// Moves or copies a checkpoint; `place` names the copy of this host while it is made. Returns the directory where it is now. `None`: nothing was there, or a copy is
-/// there already.
+/// Moves or copies a checkpoint; `place` names the copy of this host while it is made. Returns the directory where it is
+/// now. `None`: nothing was there, or a copy is there already.
 fn keep(path: &Path, generation: Generation, is_continued: bool, place: &str) -> io::Result<Option<PathBuf>> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -225,6 +268,7 @@ fn is_same(here: &Path, there: &Path, depth: u32) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::other_runs;
     use rankdeck_proto::message::{CheckpointFile, RankEvent, Record, RecordEvent};
     use rankdeck_types::ids::{NodeRank, Rank, RunId};
     use rankdeck_types::plan::Plan;
@@ -261,7 +305,7 @@ mod tests {
     impl TestRun {
         fn new() -> TestRun {
             let folder = tempfile::tempdir().unwrap();
-            let paths = RunPaths { run_dir: folder.path().join("run"), node: NodeRank(0) };
+            let paths = RunPaths { run_dir: folder.path().join("runs/run"), node: NodeRank(0) };
             create_dir_all(paths.node_dir()).unwrap();
             create_dir_all(folder.path().join("out")).unwrap();
             TestRun { folder, paths, records: Vec::new() }
@@ -413,6 +457,37 @@ mod tests {
         let refused = run.restarts(1, None).unwrap_err();
         assert!(refused.contains("ck.pt"), "{refused}");
         assert_eq!(run.files(), ["ck.pt=a", "gen0=in the way"]);
+    }
+
+    /// The script of a later run has written over one file of the first, and next to it.
+    #[test]
+    fn kept_3_file_of_a_later_run_stays_in_place() {
+        let mut run = TestRun::new();
+        for name in ["best.pt", "step-1.pt"] {
+            run.saves(0, name, "own");
+        }
+        let since = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        File::options().write(true).open(run.path("step-1.pt")).unwrap().set_modified(since).unwrap();
+        write(run.path("best.pt"), "of the later run").unwrap();
+        let now = other_runs::latest_change(&run.path("best.pt")).unwrap();
+        other_runs::tests::add_run(
+            &run.paths.run_dir,
+            "later",
+            &run.path(""),
+            now - 9.0,
+            (&run.path("best.pt"), now),
+        );
+        let notices = run.restarts(1, None).unwrap();
+        assert_eq!(run.files(), ["best.pt=of the later run", "gen0/step-1.pt=own"]);
+        let names = |word: &str| notices.iter().any(|text| text.contains(word));
+        assert!(names("run later") && names("best.pt"), "{notices:?}");
+        // It is resumed from: a copy takes nothing from the other run.
+        run.reports(1, &run.path("best.pt"));
+        let owner = later_owner(&run.paths, &run.path("best.pt"));
+        assert_eq!(owner.as_deref(), Some("later"));
+        assert_eq!(run.restarts(2, Some("best.pt")).unwrap().len(), 2);
+        assert!(run.files().contains(&"gen1/best.pt=of the later run".to_owned()), "{:?}", run.files());
+        assert!(run.path("best.pt").exists());
     }
 
     #[test]

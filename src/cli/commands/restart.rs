@@ -27,7 +27,6 @@ use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
-use rankdeck_types::promise::Promise;
 use rankdeck_types::weights;
 use rankdeck_types::words::{count, plural};
 use serde_json::json;
@@ -71,8 +70,20 @@ pub(crate) async fn restart(hosts_from: &HostsSource, mut args: RestartArgs) -> 
     {
         return Err(failure);
     }
+    let changed = match &queried {
+        Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
+        _ => None,
+    };
+    let next = changed.as_ref().map(|changed| &*changed.experiment);
+    if let Some(plan) = queried.as_ref().and_then(|end| end.model.plan.as_ref()) {
+        standing = standing.before(plan, next);
+    }
     if let (Some(named), Some(end)) = (named, &queried) {
-        contract::demand_of_run(&end.model, Promise::Resume)?;
+        if let Some(plan) = &end.model.plan
+            && let Some(HintedError { error, hint }) = origin::refusal(plan, next, Some(named))
+        {
+            return Err(Failure::usage(error).hint(hint));
+        }
         let stay = remaining(&target, &end.model, &args.exclude, &add);
         let found = named_checkpoint((&target, stay.as_slice()), &end.model, named, &args.host_keys);
         let path = interrupt::unless_interrupted(RESTART, Some(end), found).await?;
@@ -87,14 +98,9 @@ pub(crate) async fn restart(hosts_from: &HostsSource, mut args: RestartArgs) -> 
         let older = interrupt::unless_interrupted(RESTART, Some(end), latest).await?;
         start = older.unwrap_or(start);
     }
-    let changed = match &queried {
-        Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
-        _ => None,
-    };
     if let (Some(from), Some(end)) = (&start.from, &queried) {
-        let experiment = changed.as_ref().map(|changed| &*changed.experiment);
         let stay = remaining(&target, &end.model, &args.exclude, &add);
-        let fits = fits((&target, stay.as_slice()), &end.model, from, experiment, &args.host_keys);
+        let fits = fits((&target, stay.as_slice()), &end.model, from, next, &args.host_keys);
         let step = interrupt::unless_interrupted(RESTART, Some(end), fits).await?;
         start.env_step = start.env_step.or(step);
     }
@@ -109,7 +115,6 @@ pub(crate) async fn restart(hosts_from: &HostsSource, mut args: RestartArgs) -> 
     let shown = match &queried {
         Some(end) if !args.yes => {
             standing.fixed = Standing::of(&end.model).fixed;
-            let next = changed.as_ref().map(|changed| &*changed.experiment);
             let answer = agreed(&target, end, &standing, (&start, &code), next);
             Some(interrupt::unless_interrupted(RESTART, Some(end), answer).await?)
         }

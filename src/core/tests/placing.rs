@@ -2,7 +2,7 @@
 
 use crate::Goal;
 use crate::event::Event;
-use crate::model::RunState;
+use crate::model::{EventTone, RunState};
 use crate::report::{ReportBody, RestartState, RunOutcome};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
@@ -141,19 +141,33 @@ fn place_4_large_file_is_copied_in_a_window_of_pieces() {
     assert_eq!(content(&c, 1, PATH).map(str::len), Some(large.len()));
 }
 
+/// A run on two hosts that asks before any copy; host 0 has a checkpoint.
+fn asking(max_restarts: u32) -> Cluster {
+    let mut draft = draft(2, Transport::Local);
+    draft.experiment.restart =
+        Restart { max_restarts: Some(max_restarts), backoff_s: 0.1, ..Restart::default() };
+    draft.experiment.launch.max_copy_gb = 0.0;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    c.agents.iter_mut().for_each(|agent| agent.disk = Some(Default::default()));
+    save(&mut c, 0, PATH, "12345");
+    found(&mut c, 0, PATH, Some(20));
+    c
+}
+
+/// The user restarts the run, and its ranks end.
+fn restart(c: &mut Cluster) {
+    c.event(Event::restart(Some("latest".into())));
+    (0..c.agents.len()).for_each(|node| c.host_ends(node, true));
+    c.pass(1_000);
+}
+
 #[test]
 fn place_5_user_is_asked_about_a_large_copy() {
     for (yes, launches) in [(true, 2), (false, 1)] {
-        let mut draft = draft(2, Transport::Local);
-        draft.experiment.restart = Restart { max_restarts: Some(1), backoff_s: 0.1, ..Restart::default() };
-        draft.experiment.launch.max_copy_gb = 0.0;
-        let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
-        c.all_ready();
-        c.pass(2_000);
-        c.agents.iter_mut().for_each(|agent| agent.disk = Some(Default::default()));
-        save(&mut c, 0, PATH, "12345");
-        found(&mut c, 0, PATH, Some(20));
-        fail(&mut c);
+        let mut c = asking(0);
+        restart(&mut c);
         let [Prompt::CopyCheckpoint { bytes: 5, .. }] = c.asked[..] else { panic!("{:?}", c.asked) };
         assert_eq!((c.launches(1).len(), content(&c, 1, PATH)), (1, None), "it waits for the answer");
         c.event(Event::CopyAnswered { yes });
@@ -162,6 +176,59 @@ fn place_5_user_is_asked_about_a_large_copy() {
         assert!(c.model().hosts.iter().all(|host| host.prompt.is_none()));
         assert_eq!(c.exit.is_some(), !yes);
     }
+}
+
+#[test]
+fn place_5_automatic_restart_copies_without_a_prompt() {
+    let mut c = asking(1);
+    let warnings = |c: &Cluster| c.model().history.iter().filter(|line| line.tone == EventTone::Warn).count();
+    let before = warnings(&c);
+    fail(&mut c);
+    assert!(c.asked.is_empty(), "{:?}", c.asked);
+    assert_eq!((c.launches(0).len(), c.launches(1).len()), (2, 2), "{}", c.model().run.reason);
+    assert_eq!(content(&c, 1, PATH), Some("12345"));
+    assert!(warnings(&c) > before);
+}
+
+#[test]
+fn place_5_prompt_without_an_answer_ends_the_restart() {
+    let mut c = asking(0);
+    restart(&mut c);
+    c.pass(590_000);
+    assert_eq!((c.asked.len(), c.exit), (1, None), "there is time");
+    c.pass(15_000);
+    assert_eq!((c.launches(0).len(), c.exit), (1, Some(1)));
+    assert_eq!(last_restart(&c), Some(RestartState::Refused));
+    assert!(c.model().hosts.iter().all(|host| host.prompt.is_none()));
+}
+
+#[test]
+fn place_7_named_checkpoint_is_found_before_anything_stops() {
+    let mut c = running(2, 0);
+    let ask = |c: &mut Cluster| c.event(Event::restart(Some("/w/named.pt".into())));
+    ask(&mut c);
+    assert!(c.stops(0).is_empty() && c.model().run.refused.is_some());
+    assert_eq!((c.model().run.state, last_restart(&c)), (RunState::Running, Some(RestartState::Refused)));
+    save(&mut c, 1, "/w/named.pt", "12345");
+    ask(&mut c);
+    assert_eq!(c.stops(0), [StopMode::Clean], "one host has it");
+    (0..2).for_each(|node| c.host_ends(node, true));
+    c.pass(1_000);
+    assert_eq!(content(&c, 0, "/w/named.pt"), Some("12345"));
+}
+
+#[test]
+fn directory_that_is_described_in_pages_is_copied_whole() {
+    const FOLDER: &str = "/w/out/global_step1";
+    let mut c = running(2, 1);
+    let names: Vec<String> = (0..5).map(|number| format!("{FOLDER}/{number}")).collect();
+    for name in &names {
+        save(&mut c, 0, name, name);
+    }
+    found(&mut c, 0, FOLDER, Some(20));
+    fail(&mut c);
+    assert_eq!(c.launches(1).len(), 2, "{}", c.model().run.reason);
+    assert!(names.iter().all(|name| content(&c, 1, name) == Some(name.as_str())));
 }
 
 #[test]
@@ -230,16 +297,8 @@ fn place_6_older_copy_is_used_as_what_it_is() {
 
 #[test]
 fn host_lost_during_a_copy_gets_all_of_it_when_it_is_back() {
-    let mut draft = draft(2, Transport::Local);
-    draft.experiment.restart = Restart { max_restarts: Some(1), backoff_s: 0.1, ..Restart::default() };
-    draft.experiment.launch.max_copy_gb = 0.0;
-    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
-    c.all_ready();
-    c.pass(2_000);
-    c.agents.iter_mut().for_each(|agent| agent.disk = Some(Default::default()));
-    save(&mut c, 0, PATH, "12345");
-    found(&mut c, 0, PATH, Some(20));
-    fail(&mut c);
+    let mut c = asking(0);
+    restart(&mut c);
     assert_eq!(c.asked.len(), 1);
     c.lose(1);
     c.pass(1_000);

@@ -27,7 +27,7 @@ mod user;
 mod verdicts;
 
 pub(crate) use bounds::check;
-pub(crate) use placement::PlacedCheckpoint;
+pub(crate) use placement::{NamedCheckpoint, PlacedCheckpoint};
 pub(crate) use queries::is_waiting;
 pub(crate) use transition::install;
 

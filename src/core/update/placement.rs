@@ -3,8 +3,11 @@
 //! Hosts are asked what they have; what they lack is copied through this console, in pieces. Invariants:
 //! - PLACE-3: a generation that resumes is launched when every host has its part, or not at all.
 //! - PLACE-4: at most [`WINDOW`] pieces are under way.
-//! - PLACE-5: more than `launch.max_copy_gb` is copied only if the user agrees.
+//! - PLACE-5: more than `launch.max_copy_gb` is copied only if the user agrees, in time: without an answer, the
+//!   generation does not start. A restart by policy has no user to ask: it copies, and a warning reports that.
 //! - PLACE-6: where the latest checkpoint is gone, the one before it that exists is resumed from.
+//! - PLACE-7: a requested restart from a checkpoint that it names stops nothing before a host has reported that it has
+//!   the checkpoint: for the built-in trainer the host of rank 0, for a script any host.
 
 use super::{policy, transition};
 use crate::event::Effect;
@@ -15,7 +18,7 @@ use crate::report::RunOutcome;
 use crate::run::RunStage;
 use crate::session::EventCtx;
 use rankdeck_proto::message::{
-    CheckpointContent, CheckpointOrder, CheckpointReply, ConsoleMessage, PIECE, RunEnd,
+    CHECKPOINT_FILES, CheckpointContent, CheckpointOrder, CheckpointReply, ConsoleMessage, PIECE, RunEnd,
 };
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -29,6 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const WINDOW: u64 = 4;
 /// Milliseconds without a reply after which a host is given up.
 const SILENCE_MS: u64 = 60_000;
+/// Most replies that list a checkpoint's files.
+const PAGES: usize = 64;
+/// Milliseconds for which the user may answer.
+const ANSWER_MS: u64 = 600_000;
 /// Bytes per millisecond that a host hashes at least.
 const HASH_RATE: u64 = 20_000;
 
@@ -55,6 +62,9 @@ pub(crate) struct PlacedCheckpoint {
     stage: Stage,
     /// With times by this console's clock.
     contents: BTreeMap<NodeRank, CheckpointContent>,
+    /// Replies so far, and what they list, of hosts that have not reported all of their files yet.
+    #[serde(default)]
+    pages: BTreeMap<NodeRank, (usize, CheckpointContent)>,
     /// Hosts on which files were moved away.
     aside: BTreeSet<NodeRank>,
     /// Requests without a reply, and their hosts.
@@ -76,6 +86,7 @@ impl PlacedCheckpoint {
             path: path.to_owned(),
             stage: Stage::Describing,
             contents: BTreeMap::new(),
+            pages: BTreeMap::new(),
             aside: BTreeSet::new(),
             open: BTreeMap::new(),
             since: now,
@@ -116,6 +127,11 @@ pub(super) fn place(
     let placed = ctx.session.run.placed.as_ref()?;
     match placed.stage {
         Stage::Done => return Some(placed.places()),
+        Stage::Asking if ctx.now.since(placed.since) >= placed.patience_ms => {
+            let minutes = placed.patience_ms / 60_000;
+            not_copied(ctx, &format!("within {minutes} minutes"));
+            return None;
+        }
         Stage::Asking => return None,
         Stage::Describing | Stage::Relating | Stage::Hashing | Stage::SettingAside | Stage::Copying => {}
     }
@@ -131,6 +147,17 @@ pub(super) fn place(
 /// A host replied. Returns whether a screen could show the change.
 pub(super) fn on_reply(ctx: &mut EventCtx<'_>, node: NodeRank, request: u64, reply: CheckpointReply) -> bool {
     let now = ctx.now;
+    if let Some(check) = &mut ctx.session.run.check
+        && check.open.remove(&request) == Some(node)
+    {
+        check.since = now;
+        match reply {
+            CheckpointReply::Described(content) => check.found |= !content.files.is_empty(),
+            CheckpointReply::Failed(error) => check.failed = Some(error),
+            CheckpointReply::Piece { .. } | CheckpointReply::Written | CheckpointReply::Unknown => {}
+        }
+        return true;
+    }
     let is_member = ctx.model.hosts.get(node.index()).is_some_and(|host| ctx.is_member(host));
     let offset_s = ctx.model.hosts.get(node.index()).map_or(0.0, |host| host.clock_offset_s);
     let Some(placed) = ctx.session.run.placed.as_mut() else { return false };
@@ -154,6 +181,28 @@ pub(super) fn on_reply(ctx: &mut EventCtx<'_>, node: NodeRank, request: u64, rep
         (Stage::Describing | Stage::Relating | Stage::Hashing, CheckpointReply::Described(mut content)) => {
             for file in content.files.iter_mut().filter(|file| file.modified > 0.0) {
                 file.modified -= offset_s;
+            }
+            let mut pages = 1;
+            if let Some((earlier, known)) = placed.pages.remove(&node) {
+                pages += earlier;
+                let mut files = known.files;
+                files.append(&mut content.files);
+                content.files = files;
+            }
+            if content.files.len() > CHECKPOINT_FILES || pages > PAGES {
+                let most = words::count(CHECKPOINT_FILES as u64);
+                let (name, path) = (ctx.host_name(node), content.path);
+                let error = format!("{name}: checkpoint {path} has more than {most} files");
+                refuse(ctx, HintedError::new(error, "choose another checkpoint"));
+                return true;
+            }
+            if content.more && !content.files.is_empty() {
+                let after = content.files.last().map(|file| file.name.clone());
+                let (path, hash) = (content.path.clone(), placed.stage == Stage::Hashing);
+                placed.pages.insert(node, (pages, content));
+                let code = ctx.model.plan.as_ref().and_then(|plan| plan.experiment.launch.code.clone());
+                ask(ctx, node, CheckpointOrder::Describe { path, relative: None, code, hash, after });
+                return true;
             }
             placed.contents.insert(node, content);
             if placed.open.is_empty() {
@@ -200,11 +249,88 @@ pub(super) fn on_answer(ctx: &mut EventCtx<'_>, yes: bool) -> bool {
         copy_on(ctx);
         return true;
     }
-    let bytes: u64 = placed.copies.iter().map(|copy| copy.bytes * copy.to.len() as u64).sum();
-    let (size, gb) = (words::bytes(bytes), bytes.div_ceil(1_000_000_000));
-    let error = format!("checkpoint {} needs {size} copied between hosts", placed.path);
-    refuse(ctx, HintedError::new(error, format!("allow it with `--max-copy-gb {gb}`, or copy it yourself")));
+    not_copied(ctx, "");
     true
+}
+
+/// PLACE-5. The user has not agreed to copy the checkpoint, or not `in_time`.
+fn not_copied(ctx: &mut EventCtx<'_>, in_time: &str) {
+    let Some(placed) = ctx.session.run.placed.as_ref() else { return };
+    let bytes = copied_bytes(&placed.copies);
+    let (size, gb) = (words::bytes(bytes), bytes.div_ceil(1_000_000_000));
+    let unanswered = if in_time.is_empty() { String::new() } else { format!("; no answer {in_time}") };
+    let error = format!("checkpoint {} needs {size} copied between hosts{unanswered}", placed.path);
+    refuse(ctx, HintedError::new(error, format!("allow it with `--max-copy-gb {gb}`, or copy it yourself")));
+}
+
+fn copied_bytes(copies: &[FileCopy]) -> u64 {
+    copies.iter().map(|copy| copy.bytes.saturating_mul(copy.to.len() as u64)).fold(0, u64::saturating_add)
+}
+
+/// The checkpoint that a requested restart names, while hosts are asked for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NamedCheckpoint {
+    path: String,
+    /// Requests without a reply, and their hosts.
+    open: BTreeMap<u64, NodeRank>,
+    /// When the latest reply came.
+    since: Timestamp,
+    found: bool,
+    failed: Option<HintedError>,
+}
+
+/// PLACE-7. Whether a host has the checkpoint at `path`, of those that may read it; `None` while that is unknown.
+pub(super) fn exists(
+    ctx: &mut EventCtx<'_>,
+    path: &str,
+    nodes: &[NodeRank],
+) -> Option<Result<(), HintedError>> {
+    let is_away = |node: &NodeRank| !ctx.model.hosts.get(node.index()).is_some_and(HostModel::is_live);
+    let stands = |check: &NamedCheckpoint| check.path == path && !check.open.values().any(is_away);
+    if !ctx.session.run.check.as_ref().is_some_and(stands) {
+        let mut open = BTreeMap::new();
+        let code = ctx.model.plan.as_ref().and_then(|plan| plan.experiment.launch.code.clone());
+        for node in nodes.iter().filter(|node| !is_away(node)) {
+            ctx.session.run.requests += 1;
+            open.insert(ctx.session.run.requests, *node);
+        }
+        for (request, node) in &open {
+            let (path, code) = (path.to_owned(), code.clone());
+            let order = CheckpointOrder::Describe { path, relative: None, code, hash: false, after: None };
+            ctx.send(*node, ConsoleMessage::Checkpoint { request: *request, order: Box::new(order) });
+        }
+        let (path, since) = (path.to_owned(), ctx.now);
+        ctx.session.run.check = Some(NamedCheckpoint { path, open, since, found: false, failed: None });
+        return None;
+    }
+    let check = ctx.session.run.check.as_ref()?;
+    let is_late = ctx.now.since(check.since) >= SILENCE_MS;
+    if !check.found && !check.open.is_empty() && !is_late {
+        return None;
+    }
+    let check = ctx.session.run.check.take()?;
+    if check.found {
+        return Some(Ok(()));
+    }
+    if let Some(failed) = check.failed {
+        return Some(Err(failed));
+    }
+    let hint = "choose another one with `--from`, or `--from scratch`";
+    let names = |nodes: &mut dyn Iterator<Item = NodeRank>| -> String {
+        nodes
+            .map(|node| ctx.host_name(node))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let error = match check.open.is_empty() {
+        true => format!("checkpoint {path} not found on {}", names(&mut nodes.iter().copied())),
+        false => {
+            format!("no reply from {} about checkpoint {path}", names(&mut check.open.values().copied()))
+        }
+    };
+    Some(Err(HintedError::new(format!("{error}; the run is unchanged"), hint)))
 }
 
 /// Asks hosts for what they have.
@@ -218,7 +344,7 @@ fn describe(ctx: &mut EventCtx<'_>, plan: &Plan, nodes: &[NodeRank], hash: bool)
         let own = placed_content(ctx, *node).filter(|content| !content.files.is_empty());
         let path = own.map_or_else(|| path.clone(), |content| content.path.clone());
         let (relative, code) = (relative.clone(), plan.experiment.launch.code.clone());
-        ask(ctx, *node, CheckpointOrder::Describe { path, relative, code, hash });
+        ask(ctx, *node, CheckpointOrder::Describe { path, relative, code, hash, after: None });
     }
 }
 
@@ -239,6 +365,7 @@ fn ask(ctx: &mut EventCtx<'_>, node: NodeRank, order: CheckpointOrder) {
 fn decide(ctx: &mut EventCtx<'_>) {
     let (Some(placed), Some(plan)) = (ctx.session.run.placed.clone(), ctx.model.plan.clone()) else { return };
     let members: Vec<NodeRank> = plan.members().map(|planned| planned.node_rank).collect();
+    let ranks: Vec<NodeRank> = plan.ranks.iter().map(|rank| rank.node_rank).collect();
     let is_there =
         |node: &NodeRank| placed.contents.get(node).is_some_and(|content| !content.files.is_empty());
     let has_relative =
@@ -258,6 +385,7 @@ fn decide(ctx: &mut EventCtx<'_>) {
     let facts = PlacementFacts {
         path: &placed.path,
         members: &members,
+        ranks: &ranks,
         contents: &placed.contents,
         save: saved.map(|saved| KnownSave { node: saved.node, generation: saved.generation, at: saved.at }),
         latest: &latest,
@@ -349,7 +477,7 @@ fn set_stage(ctx: &mut EventCtx<'_>, stage: Stage, patience_ms: u64) {
 fn start_copies(ctx: &mut EventCtx<'_>, plan: &Plan, copies: Vec<FileCopy>) {
     let Some(placed) = &mut ctx.session.run.placed else { return };
     let path = placed.path.clone();
-    let bytes: u64 = copies.iter().map(|copy| copy.bytes.saturating_mul(copy.to.len() as u64)).sum();
+    let bytes = copied_bytes(&copies);
     let to: BTreeSet<NodeRank> = copies.iter().flat_map(|copy| copy.to.iter().copied()).collect();
     placed.copies = copies;
     if placed.copies.is_empty() {
@@ -359,11 +487,19 @@ fn start_copies(ctx: &mut EventCtx<'_>, plan: &Plan, copies: Vec<FileCopy>) {
     let text = format!("copying checkpoint {path} ({}) to {}", words::bytes(bytes), to.join(", "));
     ctx.note(EventTone::Info, text);
     // PLACE-5.
-    if bytes as f64 > plan.experiment.launch.max_copy_gb * 1e9 {
+    let limit = plan.experiment.launch.max_copy_gb;
+    let is_above = bytes as f64 > limit * 1e9;
+    if is_above && ctx.session.run.by_policy {
+        let text = format!(
+            "{} exceeds `launch.max_copy_gb` = {limit}: an automatic restart copies without a prompt",
+            words::bytes(bytes)
+        );
+        ctx.note(EventTone::Warn, text);
+    } else if is_above {
         let node = plan.ranks.first().map_or(NodeRank(0), |rank| rank.node_rank);
         let prompt = Prompt::CopyCheckpoint { path, bytes, to };
         ctx.host(node).prompt = Some(prompt.clone());
-        set_stage(ctx, Stage::Asking, SILENCE_MS);
+        set_stage(ctx, Stage::Asking, ANSWER_MS);
         ctx.out.push(Effect::Ask { node, prompt });
         return;
     }

@@ -20,7 +20,7 @@
 //! - RESTART-9: a console that ends the run ends it for all: another one's restart is cancelled when it reads of
 //!   that order, however far it is. Only a launch by a console that has read of the end before follows it.
 
-use super::{failure, transition, user};
+use super::{failure, placement, transition, user};
 use crate::event::Effect;
 use crate::limits::TimeLimits;
 use crate::model::{EventTone, HostModel};
@@ -598,7 +598,14 @@ fn proceed_with_request(ctx: &mut EventCtx<'_>) {
     if awaits_hosts(ctx, &change) || !all_live {
         return;
     }
-    ctx.session.run.change = None;
+    match named_checkpoint(ctx, &change) {
+        None => return,
+        Some(Ok(())) => ctx.session.run.change = None,
+        Some(Err(error)) => {
+            ctx.session.run.change = None;
+            return refuse(ctx, error.with_hint());
+        }
+    }
     if change.is_plain() {
         return user::restart(ctx, change.from, change.checked);
     }
@@ -638,6 +645,28 @@ fn proceed_with_request(ctx: &mut EventCtx<'_>) {
         RunStage::Waiting { until, next: planned } => (*until, *planned) = (ctx.now, next),
         RunStage::Over => resume(ctx, next),
         RunStage::Gathering { .. } | RunStage::Reserving { .. } => {}
+    }
+}
+
+/// Whether the checkpoint that a request names exists, before anything is stopped (PLACE-7); `None` while hosts are
+/// asked.
+fn named_checkpoint(ctx: &mut EventCtx<'_>, change: &RequestedRestart) -> Option<Result<(), HintedError>> {
+    let path = change.from.as_ref().filter(|from| *from != LATEST);
+    let (Some(path), Some(plan)) = (path, &ctx.model.plan) else { return Some(Ok(())) };
+    let is_builtin = plan.is_builtin();
+    let is_next = |host: &HostModel| {
+        let stays = ctx.is_member(host) && !change.exclude.contains(&host.name);
+        (stays || change.add.contains(&host.node_rank)) && host.is_live()
+    };
+    // Hosts that are excluded may have what the others lack.
+    let asked = ctx.model.hosts.iter().filter(|host| if is_builtin { is_next(host) } else { host.is_live() });
+    let nodes: Vec<NodeRank> =
+        asked.map(|host| host.node_rank).take(if is_builtin { 1 } else { usize::MAX }).collect();
+    match (nodes.is_empty(), &ctx.session.run.stage) {
+        (false, RunStage::Running | RunStage::Launching | RunStage::Over) => {
+            placement::exists(ctx, path, &nodes)
+        }
+        (_, _) => Some(Ok(())),
     }
 }
 

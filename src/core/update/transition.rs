@@ -207,7 +207,10 @@ pub(super) fn launched_from(ctx: &EventCtx<'_>, from: Option<String>, next: Opti
 pub(super) fn reserve(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     ctx.session.run.by_policy = next.by_policy;
     let from = launched_from(ctx, next.from, next.plan.as_ref());
-    let standing = Standing::of(ctx.model);
+    let mut standing = Standing::of(ctx.model);
+    if let Some(plan) = &next.plan {
+        standing = standing.before(plan, None);
+    }
     let begins = standing.begins(&standing.started(from.as_deref()));
     if let Some(plan) = next.plan {
         install(ctx.model, &plan);

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of a piece: as base64, it fits into a frame.
 pub const PIECE: u64 = 512 << 10;
+/// Most files of a checkpoint that is placed on hosts.
+pub const CHECKPOINT_FILES: usize = 16_384;
 
 /// What a console requests of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,9 @@ pub enum CheckpointOrder {
         /// Compute the hashes of its files.
         #[serde(default)]
         hash: bool,
+        /// Only files whose names follow this one: the reply before had more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
     },
     /// A piece of one of its files.
     Read {
@@ -98,8 +103,11 @@ pub struct CheckpointContent {
     /// The same for hosts whose directories have other names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relative: Option<RelativePath>,
-    /// Its files; empty: the host does not have it.
+    /// Its files, ordered by name; empty: the host does not have it.
     pub files: Vec<PartFile>,
+    /// More files follow the last one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// Free bytes on the disk of `path`.
     pub free: u64,
 }

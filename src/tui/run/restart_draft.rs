@@ -4,7 +4,7 @@
 
 use rankdeck_core::model::{CheckpointModel, EventSubject, HostModel, Model, RunState};
 use rankdeck_core::origin::{
-    CodeChoice, CodeStanding, LATEST, PlannedCode, SCRATCH, Standing, StartPoint, is_scratch,
+    self, CodeChoice, CodeStanding, LATEST, PlannedCode, SCRATCH, Standing, StartPoint, is_scratch,
 };
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
@@ -345,7 +345,9 @@ impl RestartDraft {
                 }
             },
         };
-        if let Some(mistake) = self.misfit(model, plan, &requested) {
+        if let Some(mistake) =
+            self.refusal(model, plan, &requested).or_else(|| self.misfit(model, plan, &requested))
+        {
             self.outcome.mistakes.push(mistake);
             return;
         }
@@ -360,6 +362,15 @@ impl RestartDraft {
                 self.outcome.mistakes.push(format!("{} (config key {})", error.cause.with_hint(), error.key));
             }
         }
+    }
+
+    /// Why a restart from the source that is picked is rejected with this experiment. Where the present generation began
+    /// is not named by the user.
+    fn refusal(&self, model: &Model, plan: &Plan, requested: &Experiment) -> Option<String> {
+        let origins = origins(model);
+        let origin = origins.get(self.selected).or(origins.last())?;
+        origin.checkpoint.as_ref()?;
+        origin::refusal(plan, Some(requested), origin.from.as_deref()).map(|refused| refused.with_hint())
     }
 
     /// Why the trainer could not start from the source that is picked with this experiment. Checkpoints of

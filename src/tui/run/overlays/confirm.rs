@@ -224,19 +224,34 @@ pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Con
     text.extend(command(model, None));
     let ask = |event: Event| Some(ScreenAction::Send(event.having_shown(origin::shown(model))));
     let mut choices = Vec::new();
+    // ORIGIN-5: the text has the reason in place of the choice.
+    let refused = |from: &str| {
+        let refused = model.plan.as_ref().and_then(|plan| origin::refusal(plan, None, Some(from)));
+        refused.map(|refused| format!("not offered: {}", refused.with_hint()))
+    };
     let known = |path: &str| model.checkpoints.iter().rev().find(|checkpoint| checkpoint.path == path);
     let named = |path: &str| {
         let file = path.rsplit('/').next().unwrap_or(path);
         StartPoint::at(file, path, known(path).and_then(CheckpointModel::step))
     };
     if let Some(path) = before {
-        let effect = standing.effect(&named(path));
-        text.push(format!("roll back: {effect}; the last checkpoint before the problem"));
-        choices.push(choice('g', "roll back", ask(Event::restart(Some(path.to_owned())))));
+        match refused(path) {
+            Some(refused) => text.push(format!("roll back: {refused}")),
+            None => {
+                let effect = standing.effect(&named(path));
+                text.push(format!("roll back: {effect}; the last checkpoint before the problem"));
+                choices.push(choice('g', "roll back", ask(Event::restart(Some(path.to_owned())))));
+            }
+        }
     }
     if let Some(path) = picked {
-        text.push(format!("selected: {}", standing.effect(&named(path))));
-        choices.push(choice('p', "picked", ask(Event::restart(Some(path.to_owned())))));
+        match refused(path) {
+            Some(refused) => text.push(format!("selected: {refused}")),
+            None => {
+                text.push(format!("selected: {}", standing.effect(&named(path))));
+                choices.push(choice('p', "picked", ask(Event::restart(Some(path.to_owned())))));
+            }
+        }
     }
     let latest = standing.start(None).ok().filter(|start| start.from.is_some());
     let best = best(model);
@@ -250,9 +265,14 @@ pub fn restart(model: &Model, picked: Option<&str>, before: Option<&str>) -> Con
         choices.push(choice('l', LATEST, ask(Event::restart(start.from.clone()))));
     }
     if let Some(checkpoint) = best.filter(|_| !same) {
-        let start = StartPoint::at("best", &checkpoint.path, Some(checkpoint.env_step));
-        text.push(format!("best: {}", standing.effect(&start)));
-        choices.push(choice('b', "best", ask(Event::restart(start.from))));
+        match refused(&checkpoint.path) {
+            Some(refused) => text.push(format!("best: {refused}")),
+            None => {
+                let start = StartPoint::at("best", &checkpoint.path, Some(checkpoint.env_step));
+                text.push(format!("best: {}", standing.effect(&start)));
+                choices.push(choice('b', "best", ask(Event::restart(start.from))));
+            }
+        }
     }
     text.push(format!("{SCRATCH}: {}", standing.effect(&StartPoint::scratch())));
     choices.push(choice('s', SCRATCH, ask(Event::restart(None))));
@@ -271,6 +291,9 @@ pub fn restart_from(model: &Model, word: &str) -> Result<Confirm, String> {
         confirm.selected = confirm.choices.iter().position(|choice| choice.key == key)?;
         Some(confirm)
     };
+    if let Some(refused) = model.plan.as_ref().and_then(|plan| origin::refusal(plan, None, Some(word))) {
+        return Err(refused.with_hint());
+    }
     let plain = restart(model, None, None);
     let found = match word {
         word if is_scratch(word) => marked(plain, 's'),

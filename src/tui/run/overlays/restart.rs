@@ -244,7 +244,11 @@ pub fn order(model: &Model, draft: &RestartDraft) -> Order {
     }
     let origins = origins(model);
     let origin = origins.get(draft.selected).or(origins.last()).ok_or("no checkpoint")?;
-    let standing = Standing::of(model);
+    let next = draft.outcome.changed.as_ref().map(|changed| &*changed.experiment);
+    let standing = match &model.plan {
+        Some(plan) => Standing::of(model).before(plan, next),
+        None => Standing::of(model),
+    };
     let mut text = vec![standing.stops(), format!("It {}.", standing.effect(&origin.start()))];
     let OtherHosts { exclude, add } = draft.hosts.clone();
     let hosts = draft.hosts.description();
