@@ -16,6 +16,7 @@ pub mod learn;
 pub mod link_state;
 pub mod meaning;
 pub mod metrics;
+pub mod override_key;
 pub mod path_pattern;
 pub mod plan;
 pub mod probe;
