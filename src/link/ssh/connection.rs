@@ -25,6 +25,8 @@ pub struct Connection {
     pub session: Session,
     pub target: SshTarget,
     pub(super) socket: Arc<OwnedFd>,
+    /// The login has asked the user for a password or a code: another one asks again (RING-2 of `auth`).
+    pub(super) has_prompted: bool,
 }
 
 impl Connection {
