@@ -5,7 +5,8 @@
 //!
 //! - DRILL-1: only a run that `rankdeck drill` has launched is broken. Its agent's manifest and the environment of the
 //!   rank's own process both say so. No file and no variable of the user sets them.
-//! - DRILL-2: a rank that is slowed down is running again when the order ends.
+//! - DRILL-2: a rank that is frozen or slowed down is running again when the order ends, however it ends: in time, by a
+//!   signal, or because the console has gone.
 
 use crate::entries;
 use crate::manifest::{Manifest, ManifestRank};
@@ -66,7 +67,12 @@ fn strike_and(
         }
     };
     match order.fault {
-        DrillFault::Freeze => send(libc::SIGSTOP)?,
+        DrillFault::Freeze => {
+            let ends = EndSignals::block();
+            let _continued = Continued(&struck_processes);
+            send(libc::SIGSTOP)?;
+            hold(&struck_processes, within, &ends, struck);
+        }
         DrillFault::Kill | DrillFault::Agent => send(libc::SIGKILL)?,
         DrillFault::Slow => slow_down(&struck_processes, within, struck),
         DrillFault::Exception => raise(&paths, &manifest, order, within, struck)?,
@@ -127,11 +133,61 @@ fn slow_down(processes: &[ProcessKey], within: Duration, struck: &mut dyn FnMut(
     let signal = |signal: i32| {
         processes.iter().filter(|process| groups::signal(process.pid, process.start, signal)).count() > 0
     };
+    let ends = EndSignals::block();
     let _continued = Continued(processes);
     while begun.elapsed() < within && signal(libc::SIGSTOP) && struck() {
-        std::thread::sleep(SUSPENDED);
+        let is_asked = ends.wait(SUSPENDED);
         signal(libc::SIGCONT);
-        std::thread::sleep(RUNNING);
+        if is_asked || ends.wait(RUNNING) {
+            return;
+        }
+    }
+}
+
+/// DRILL-2. Waits as [`slow_down`] does; whoever resumes a process meanwhile, as a stop of the run does, is not
+/// countered.
+fn hold(processes: &[ProcessKey], within: Duration, ends: &EndSignals, struck: &mut dyn FnMut() -> bool) {
+    let begun = Instant::now();
+    let lives = |process: &ProcessKey| {
+        proc::stat(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_gone())
+    };
+    while begun.elapsed() < within && processes.iter().any(lives) && struck() && !ends.wait(SUSPENDED) {}
+}
+
+/// Signals that ask this process to end; they wait while this lives, so that what is to be undone is undone.
+struct EndSignals {
+    set: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl EndSignals {
+    fn block() -> EndSignals {
+        // SAFETY: a signal set is plain numbers; the calls write the sets, which are live, and change the mask of this
+        // thread, the only one of a one-shot command.
+        unsafe {
+            let (mut set, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&raw mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            EndSignals { set, before }
+        }
+    }
+
+    /// Waits for so long; `true` as soon as one of them has come, which ends this process once the order has ended.
+    fn wait(&self, time: Duration) -> bool {
+        let within =
+            libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        // SAFETY: both arguments are live for the length of the call.
+        unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), &raw const within) > 0 }
+    }
+}
+
+impl Drop for EndSignals {
+    fn drop(&mut self) {
+        // SAFETY: the mask is the one that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }
 
@@ -228,9 +284,13 @@ mod tests {
 
         fn strike(&self, fault: DrillFault, rank: u32, reads: usize) -> Result<DrillReply, HintedError> {
             let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(rank), fault, seconds: 0 };
-            let order = DrillOrder { seconds: if fault == DrillFault::Slow { 30 } else { 0 }, ..order };
+            let lasts = matches!(fault, DrillFault::Slow | DrillFault::Freeze);
+            let order = DrillOrder { seconds: if lasts { 30 } else { 0 }, ..order };
             let mut left = reads;
             strike_and(self.folder.path(), &order, &mut || {
+                if fault == DrillFault::Freeze {
+                    self.wait_for("suspended", 'T');
+                }
                 left = left.saturating_sub(1);
                 left > 0
             })
@@ -238,6 +298,14 @@ mod tests {
 
         fn state(&self) -> Option<char> {
             proc::stat(self.child.id()).map(|stat| stat.state)
+        }
+
+        fn wait_for(&self, what: &str, state: char) {
+            let begun = Instant::now();
+            while self.state() != Some(state) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "it is not {what}");
+                std::thread::yield_now();
+            }
         }
 
         fn is_left_alone(&self) -> bool {
@@ -273,26 +341,35 @@ mod tests {
         let target = Target::new(true, true);
         let pids = vec![target.child.id()];
         assert_eq!(target.strike(DrillFault::Freeze, 1, 2), Ok(DrillReply { pids: pids.clone() }));
-        let begun = Instant::now();
-        while target.state() != Some('T') {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it is not suspended");
-            std::thread::yield_now();
-        }
         assert_eq!(target.strike(DrillFault::Kill, 1, 2), Ok(DrillReply { pids }));
-        while target.state() != Some('Z') {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is not killed");
-            std::thread::yield_now();
+        target.wait_for("killed", 'Z');
+    }
+
+    #[test]
+    fn drill_2_rank_runs_again_when_nobody_reads() {
+        for fault in [DrillFault::Slow, DrillFault::Freeze] {
+            let target = Target::new(true, true);
+            target.strike(fault, 1, 2).unwrap();
+            target.wait_for("running again", 'S');
         }
     }
 
     #[test]
-    fn drill_2_slow_rank_runs_when_nobody_reads() {
-        let target = Target::new(true, true);
-        target.strike(DrillFault::Slow, 1, 2).unwrap();
-        let begun = Instant::now();
-        while target.state() != Some('S') {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it is still suspended");
-            std::thread::yield_now();
+    fn drill_2_rank_runs_again_after_a_signal() {
+        for fault in [DrillFault::Slow, DrillFault::Freeze] {
+            let target = Target::new(true, true);
+            let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(1), fault, seconds: 30 };
+            let begun = Instant::now();
+            let before = EndSignals::block();
+            strike_and(target.folder.path(), &order, &mut || {
+                // SAFETY: a signal to this thread, in which it is blocked.
+                unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+                true
+            })
+            .unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(20), "{fault:?}");
+            target.wait_for("running again", 'S');
+            while before.wait(Duration::ZERO) {}
         }
     }
 

@@ -48,6 +48,8 @@ const OTHER_USER: &str = "use a `workdir` of your own in the hosts file";
 const REMOVED: &str = ".removed-";
 /// Most checkpoints that a removal names.
 const NAMED_CHECKPOINTS: usize = 256;
+/// Most runs that a note about shared files names.
+const SHARED_WITH: usize = 4;
 /// Most bytes of the list of files elsewhere.
 const LIST_BYTES: u64 = 16 << 20;
 /// Attempts to empty a directory that other hosts empty, too.
@@ -205,6 +207,14 @@ fn add_outside(paths: &RunPaths, started: f64, found: &mut RunFiles) {
             } else {
                 found.more = true;
             }
+        }
+        if !state.shared.is_empty() {
+            let runs: Vec<&str> = state.shared_with.iter().map(String::as_str).take(SHARED_WITH).collect();
+            let (files, folder) = (plural(state.shared.len(), "file"), work.folder.display());
+            found.notes.push(format!(
+                "{files} in {folder} may belong to {}, which worked there at the same time",
+                runs.join(", ")
+            ));
         }
         if changed > 0 {
             let folder = work.folder.display();
@@ -467,7 +477,8 @@ fn checkpoints_inside(own: &Path, nodes: &[RunPaths]) -> (Vec<FileEntry>, bool) 
 fn remove_results(results: &FoundResults, dry: bool) -> io::Result<(u64, u64)> {
     let folder = &results.work.folder;
     let (mut files, mut bytes) = (0, 0);
-    for (name, was) in &results.state.files {
+    let own = results.state.files.iter().filter(|(name, _)| !results.state.shared.contains(*name));
+    for (name, was) in own {
         let path = folder.join(name);
         let is_real = path.canonicalize().is_ok_and(|real| real == path && real.starts_with(folder));
         let data = std::fs::symlink_metadata(&path).ok().filter(|data| data.is_file() && is_own(data));

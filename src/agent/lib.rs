@@ -73,6 +73,7 @@ pub mod serve;
 mod supervise;
 mod timing;
 mod transient_failure;
+mod writers;
 
 use rankdeck_types::error::HintedError;
 use std::ffi::OsString;

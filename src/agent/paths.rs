@@ -73,6 +73,11 @@ impl RunPaths {
         self.node_dir().join("results.json")
     }
 
+    /// What ranks were seen to write there, and when they last lived.
+    pub fn writers(&self) -> PathBuf {
+        self.node_dir().join("writers.json")
+    }
+
     /// The agent's own log.
     pub fn agent_log(&self) -> PathBuf {
         self.node_dir().join("agent.log")

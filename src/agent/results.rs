@@ -9,21 +9,27 @@
 //! Owner: the thread that prepares a launch, the one that verifies a stop, and one-shot commands. Invariants:
 //! - RESULTS-1: names, sizes and times decide; no file is opened and no link followed.
 //! - RESULTS-2: the search is bounded in time, entries and depth, and reports whether it was complete.
-//! - RESULTS-3: a file that was changed after the end of its run is not one of its results.
+//! - RESULTS-3: a file that was changed after the end of its run is not one of its results. A run whose agent was
+//!   killed has ended with the last evidence of life that it has left.
+//! - RESULTS-4: a file that changed while another run worked in the same directory belongs to the run whose processes
+//!   were seen to write it. If that is not known, or both were, it is a shared one and none of the run's own.
 
+use crate::entries;
+use crate::manifest::Manifest;
 use crate::paths::{self, RunPaths};
+use crate::writers::{self, FileId};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::files::{has_metrics, is_checkpoint_name};
 use rankdeck_proto::message::RunResults;
 use rankdeck_proto::{folders, trust};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Bounds of a search.
 const ENTRIES: usize = 50_000;
@@ -50,6 +56,14 @@ const SKIPPED: [&str; 8] = [
 const EDITED: [&str; 8] = [".py", ".ipynb", ".sh", ".toml", ".yaml", ".yml", ".md", ".cfg"];
 /// File systems may be so far behind the clock, seconds.
 const TICK_S: f64 = 0.02;
+/// Ranks may live so long after the last evidence that [`writers`] has noted, seconds: its round, and what a guard
+/// takes.
+const EVIDENCE_S: f64 = 6.0;
+/// Most other runs that are compared with, and most that a record names.
+const OTHERS: usize = 256;
+const OTHER_NAMES: usize = 4;
+/// Most files of a generation's directory that are dated.
+const DATED: usize = 4096;
 
 /// The directory that ranks of a script work in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -89,6 +103,10 @@ impl FileState {
 #[serde(default)]
 pub(crate) struct FolderState {
     pub files: BTreeMap<String, FileState>,
+    /// Those of them that another run may have written (RESULTS-4).
+    pub shared: BTreeSet<String>,
+    /// Names of such runs.
+    pub shared_with: BTreeSet<String>,
     /// The list has all of them.
     pub complete: bool,
     /// When the search began, seconds since the epoch.
@@ -110,7 +128,8 @@ pub(crate) struct FoundResults {
 /// It cannot be written.
 pub(crate) fn remember(paths: &RunPaths, work: &WorkRecord) -> io::Result<()> {
     // Results of an earlier generation remain results.
-    let earlier = find(paths).filter(|earlier| earlier.work.folder == work.folder);
+    let earlier =
+        find_until(paths, last_evidence(paths, false)).filter(|earlier| earlier.work.folder == work.folder);
     let mut before = search(work);
     if let Some(earlier) = earlier {
         before.files.retain(|path, state| earlier.state.files.get(path) != Some(state));
@@ -130,20 +149,167 @@ pub(crate) fn work(paths: &RunPaths) -> Option<WorkRecord> {
 
 /// The results of a run, while it runs or once it has ended. `None`: it has no such directory.
 pub(crate) fn find(paths: &RunPaths) -> Option<FoundResults> {
+    find_until(paths, end(paths))
+}
+
+/// The same for a run that ended at a time in seconds since the epoch.
+fn find_until(paths: &RunPaths, end: f64) -> Option<FoundResults> {
     let work = work(paths)?;
     if let Some(state) = read::<FolderState>(&paths.results()) {
         return Some(FoundResults { work, state, settled: true });
     }
     let before = read::<FolderState>(&paths.work_before())?;
     let mut state = search(&work);
-    state.files.retain(|path, now| is_result(path, now, &before, work.in_place));
+    let attribution = Attribution::of(paths, &work, end);
+    let (mut shared, mut shared_with) = (BTreeSet::new(), BTreeSet::new());
+    state.files.retain(|path, now| {
+        if !is_result(path, now, &before, work.in_place) {
+            return false;
+        }
+        match attribution.writer(&work.folder.join(path), now) {
+            FileWriter::Own => true,
+            FileWriter::Other => false,
+            FileWriter::Shared(with) => {
+                shared.insert(path.clone());
+                shared_with.extend(with.iter().map(|run| (*run).to_owned()));
+                true
+            }
+        }
+    });
     state.complete &= before.complete;
-    Some(FoundResults { work, state, settled: false })
+    Some(FoundResults { work, state: FolderState { shared, shared_with, ..state }, settled: false })
 }
 
-/// Settles the results of a run whose ranks have ended; `None` without any.
+/// When a run ended, seconds since the epoch; infinite while it runs (RESULTS-3).
+fn end(paths: &RunPaths) -> f64 {
+    let lives = |manifest: &Manifest| {
+        manifest.running && manifest.agent().is_some() || !manifest.ranks_alive().is_empty()
+    };
+    match Manifest::load(&paths.manifest()) {
+        // Of another machine, which alone knows.
+        Some(manifest) if manifest.is_of_this_machine() && !lives(&manifest) => last_evidence(paths, true),
+        _ => f64::INFINITY,
+    }
+}
+
+/// The last evidence of life of ranks, seconds since the epoch. `is_over`: no agent serves the run, and the records are
+/// those of the one that ran them.
+fn last_evidence(paths: &RunPaths, is_over: bool) -> f64 {
+    let changed =
+        |path: &Path| std::fs::symlink_metadata(path).map_or(0.0, |data| FileState::of(&data).modified());
+    let generations = std::fs::read_dir(paths.node_dir()).into_iter().flatten().flatten();
+    let generations = generations
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"gen")));
+    let logs =
+        generations.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten().take(DATED);
+    let last_log = logs.map(|entry| changed(&entry.path())).fold(0.0, f64::max) + TICK_S;
+    let seen = writers::last_seen(paths).and_then(|seen| seen.duration_since(SystemTime::UNIX_EPOCH).ok());
+    match seen {
+        Some(seen) => last_log.max(seen.as_secs_f64() + EVIDENCE_S),
+        None if is_over => last_log.max(changed(&paths.spool()) + TICK_S),
+        None => last_log,
+    }
+}
+
+/// Whose a file is that changed while a run worked in its directory.
+#[derive(Debug, PartialEq, Eq)]
+enum FileWriter<'a> {
+    Own,
+    Other,
+    /// It may be one of these runs.
+    Shared(Vec<&'a str>),
+}
+
+/// Another run that has worked in the directory.
+#[derive(Debug)]
+struct OtherRun {
+    run: String,
+    folder: PathBuf,
+    /// When it worked there, seconds since the epoch.
+    from: f64,
+    to: f64,
+    written: BTreeSet<FileId>,
+}
+
+/// What tells results of a run from files of other runs (RESULTS-3, RESULTS-4).
+#[derive(Debug)]
+struct Attribution {
+    end: f64,
+    written: BTreeSet<FileId>,
+    others: Vec<OtherRun>,
+}
+
+impl Attribution {
+    fn of(paths: &RunPaths, work: &WorkRecord, end: f64) -> Attribution {
+        let workdir = paths.run_dir.parent().and_then(Path::parent);
+        let nodes = workdir.map(|workdir| entries::nodes(workdir, None).0).unwrap_or_default();
+        let began = Manifest::load(&paths.manifest()).map_or(0.0, |own| own.started - TICK_S);
+        let other = |(other, manifest): (RunPaths, Manifest)| {
+            let folder = self::work(&other)?.folder;
+            if !folder.starts_with(&work.folder) && !work.folder.starts_with(&folder) {
+                return None;
+            }
+            let to = match std::fs::symlink_metadata(other.results()) {
+                Ok(settled) => FileState::of(&settled).modified(),
+                Err(_) => self::end(&other),
+            };
+            let from = manifest.started - TICK_S;
+            // Most have ended before this run began.
+            (to >= began).then(|| OtherRun {
+                run: manifest.run,
+                folder,
+                from,
+                to,
+                written: writers::read(&other),
+            })
+        };
+        // Other nodes of the same run are no others.
+        let is_other = |other: &RunPaths| other.run_dir.file_name() != paths.run_dir.file_name();
+        let nodes = nodes.into_iter().filter(|(other, _)| is_other(other));
+        Attribution {
+            end,
+            written: writers::read(paths),
+            others: nodes.filter_map(other).take(OTHERS).collect(),
+        }
+    }
+
+    fn writer(&self, path: &Path, now: &FileState) -> FileWriter<'_> {
+        let at = now.modified();
+        if at > self.end {
+            return FileWriter::Other;
+        }
+        let others: Vec<&OtherRun> = self
+            .others
+            .iter()
+            .filter(|run| path.starts_with(&run.folder) && run.from <= at && at <= run.to)
+            .collect();
+        if others.is_empty() {
+            return FileWriter::Own;
+        }
+        let id = std::fs::symlink_metadata(path).ok().map(|data| FileId::of(&data));
+        let is_in = |written: &BTreeSet<FileId>| id.is_some_and(|id| written.contains(&id));
+        let (own, other) = (is_in(&self.written), others.iter().any(|run| is_in(&run.written)));
+        match (own, other) {
+            (true, false) => FileWriter::Own,
+            (false, true) => FileWriter::Other,
+            _ => FileWriter::Shared(others.iter().map(|run| run.run.as_str()).collect()),
+        }
+    }
+}
+
+/// Settles the results of a run whose ranks have just ended; `None` without any.
 pub(crate) fn settle(paths: &RunPaths) -> Option<RunResults> {
-    let found = find(paths)?;
+    settle_until(paths, f64::INFINITY)
+}
+
+/// The same for ranks of an agent that was killed.
+pub(crate) fn settle_late(paths: &RunPaths) -> Option<RunResults> {
+    settle_until(paths, last_evidence(paths, false))
+}
+
+fn settle_until(paths: &RunPaths, end: f64) -> Option<RunResults> {
+    let found = find_until(paths, end)?;
     if !found.settled {
         // Without the list, a later look decides.
         let _ = write(&paths.results(), &found.state);
@@ -153,7 +319,9 @@ pub(crate) fn settle(paths: &RunPaths) -> Option<RunResults> {
         return None;
     }
     let rank = |path: &str| if is_checkpoint_name(path) { 0 } else { 2 - u8::from(has_metrics(path)) };
-    let mut files: Vec<(&String, &FileState)> = state.files.iter().collect();
+    let is_shared = |path: &str| state.shared.contains(path);
+    let mut files: Vec<(&String, &FileState)> =
+        state.files.iter().filter(|(path, _)| !is_shared(path)).collect();
     files.sort_by(|a, b| {
         rank(a.0).cmp(&rank(b.0)).then(b.1.modified().total_cmp(&a.1.modified())).then(a.0.cmp(b.0))
     });
@@ -165,6 +333,8 @@ pub(crate) fn settle(paths: &RunPaths) -> Option<RunResults> {
         files: files.len() as u64,
         bytes: files.iter().map(|(_, state)| state.bytes).fold(0, u64::saturating_add),
         names: short.take(NAMED).collect(),
+        shared: state.shared.len() as u64,
+        shared_with: state.shared_with.iter().take(OTHER_NAMES).cloned().collect(),
         complete: state.complete,
     })
 }
@@ -193,6 +363,7 @@ pub(crate) fn path_of(paths: &RunPaths, name: &str) -> Option<PathBuf> {
         None => {
             let before = read::<FolderState>(&paths.work_before())?;
             is_result(name, &now, &before, work.in_place)
+                && Attribution::of(paths, &work, end(paths)).writer(&path, &now) != FileWriter::Other
         }
     };
     is_one.then_some(path)
@@ -289,7 +460,9 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_types::ids::NodeRank;
+    use crate::writers::WriterLog;
+    use crate::{manifest, proc};
+    use rankdeck_types::ids::{Generation, NodeRank, Rank};
     use std::fs::{create_dir_all, write as put};
 
     struct TestRun {
@@ -384,6 +557,93 @@ mod tests {
         assert_eq!(run.names(), ["a.pt", "b.pt"]);
         let read = ["a.pt", "b.pt", "c.pt"].map(|name| path_of(&run.paths, name).is_some());
         assert_eq!(read, [false, true, false]);
+    }
+
+    /// Another node's files next to those of the run, in the same work folder, with a manifest.
+    fn manifest(run: &str, started: f64, running: bool) -> Manifest {
+        let own = proc::stat(std::process::id()).unwrap();
+        Manifest {
+            run: run.into(),
+            hostname: proc::hostname(),
+            boot_id: proc::boot_id(),
+            agent_pid: if running { own.pid } else { 0 },
+            agent_start: own.start,
+            started,
+            running,
+            ..Manifest::default()
+        }
+    }
+
+    fn date(path: &Path, seconds: f64) {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
+    }
+
+    #[test]
+    fn results_3_run_of_a_killed_agent_ends_with_its_evidence() {
+        let run = TestRun::new();
+        let now = wall_time();
+        manifest::write(&run.paths, &manifest("r", now - 100.0, true).bytes()).unwrap();
+        remember(&run.paths, &run.work).unwrap();
+        for (name, age) in [("own.pt", 60.0), ("late.pt", 10.0)] {
+            run.put(name, "1");
+            date(&run.work.folder.join(name), now - age);
+        }
+        create_dir_all(run.paths.generation_dir(Generation(0))).unwrap();
+        let log = run.paths.rank_log(Generation(0), Rank(0));
+        put(&log, "out").unwrap();
+        date(&log, now - 59.0);
+        put(run.paths.spool(), "").unwrap();
+        date(&run.paths.spool(), now - 80.0);
+        assert_eq!(run.names(), ["late.pt", "own.pt"], "it lives");
+        let killed = Manifest { agent_start: 1, ..manifest("r", now - 100.0, true) };
+        manifest::write(&run.paths, &killed.bytes()).unwrap();
+        assert_eq!(run.names(), ["own.pt"], "by the log of its rank");
+        assert_eq!(path_of(&run.paths, "late.pt"), None);
+        WriterLog::new(&run.paths, &run.work.folder).beat();
+        date(&run.paths.writers(), now - 8.0);
+        assert_eq!(run.names(), ["late.pt", "own.pt"], "ranks were seen later");
+        date(&run.paths.writers(), now - 58.0);
+        // The next agent of the run writes records, and a manifest of its own.
+        put(run.paths.spool(), "more").unwrap();
+        manifest::write(&run.paths, &manifest("r", now - 100.0, true).bytes()).unwrap();
+        remember(&run.paths, &run.work).unwrap();
+        assert_eq!(run.names(), ["own.pt"], "of the earlier generation");
+    }
+
+    #[test]
+    fn results_4_files_of_two_runs_are_counted_once() {
+        let run = TestRun::new();
+        let other =
+            RunPaths { run_dir: run.folder.path().canonicalize().unwrap().join("runs/b"), node: NodeRank(0) };
+        create_dir_all(other.node_dir()).unwrap();
+        let began = wall_time() - 1.0;
+        for (paths, name) in [(&run.paths, "r"), (&other, "b")] {
+            manifest::write(paths, &manifest(name, began, true).bytes()).unwrap();
+            remember(paths, &run.work).unwrap();
+        }
+        for name in ["own.csv", "other.csv", "both.csv", "unknown.csv"] {
+            run.put(name, "1");
+        }
+        let id = |name: &str| FileId::of(&std::fs::symlink_metadata(run.work.folder.join(name)).unwrap());
+        for (paths, written) in [(&run.paths, ["own.csv", "both.csv"]), (&other, ["other.csv", "both.csv"])] {
+            let mut log = WriterLog::new(paths, &run.work.folder);
+            log.add(written.map(id));
+            log.beat();
+        }
+        let found = find(&run.paths).unwrap().state;
+        assert_eq!(found.files.keys().collect::<Vec<_>>(), ["both.csv", "own.csv", "unknown.csv"]);
+        assert_eq!(found.shared.iter().collect::<Vec<_>>(), ["both.csv", "unknown.csv"]);
+        let read = ["own.csv", "other.csv", "unknown.csv"].map(|name| path_of(&run.paths, name).is_some());
+        assert_eq!(read, [true, false, true]);
+        let settled = settle(&run.paths).unwrap();
+        assert_eq!((settled.files, settled.names), (1, vec!["own.csv".to_owned()]));
+        assert_eq!((settled.shared, settled.shared_with), (2, vec!["b".to_owned()]));
+        // What came after the end of the first run is the other one's alone.
+        date(&run.paths.results(), wall_time() - 5.0);
+        let found = find(&other).unwrap().state;
+        assert_eq!(found.files.len(), 4);
+        assert!(found.shared.is_empty(), "{found:?}");
     }
 
     #[test]

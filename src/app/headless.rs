@@ -11,10 +11,13 @@ use rankdeck_core::report::{
     FirstFailure, Report, ReportBody, RestartState, Severity, VerdictKind, VerdictReport,
 };
 use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank, RunId, Timestamp, WallTime};
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::words::{bytes, clean, clean_output, count, duration, fixed, plain_json, plural, rate};
+use std::collections::BTreeMap;
 
 /// Least time between two plain progress lines.
 const PROGRESS_MS: u64 = 2000;
@@ -268,11 +271,17 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
     let out = |text: String| vec![OutputLine::Out(format!("{at}  {}", text.trim_end()))];
     match &report.body {
         ReportBody::RunStarted { world_size, nnodes, backend, master, adopted, .. } => out(format!(
-            "run {} generation {}: {}, {}, {backend}, master {master}{}",
+            "run {} generation {}: {}, {}{}{}",
             report.run,
             report.generation,
             plural(*nnodes as usize, "host"),
             plural(*world_size as usize, "rank"),
+            match (backend.as_str(), *world_size) {
+                // It communicates with nothing that rankdeck knows.
+                ("own", 1) => String::new(),
+                ("own", _) => format!(", master {master}"),
+                _ => format!(", {backend}, master {master}"),
+            },
             if *adopted { " (attached)" } else { "" },
         )),
         ReportBody::Host { host, state, detail, .. } => out(format!("host {host}  {state}  {detail}")),
@@ -315,17 +324,11 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
             lines.map(|(i, text)| OutputLine::Out(format!("{}  {text}", lead(i)))).collect()
         }
         ReportBody::Metrics { rank, source, env_step, values, progress, counter, .. } => {
-            let counted =
-                counter.as_ref().map(|counter| format!("{} {}  ", counter.unit, fixed(counter.at, 2)));
-            let step = env_step.map(|step| format!("step {}  ", count(step))).or(counted).unwrap_or_default();
-            let mut parts: Vec<String> =
-                values.iter().take(8).map(|(name, value)| format!("{name} {}", fixed(*value, 4))).collect();
-            if let Some(progress) = progress {
-                let eta = progress.eta_s.map_or(String::new(), |eta| format!(", eta {}", duration(eta)));
-                let label = if progress.label.is_empty() { "progress" } else { progress.label.as_str() };
-                parts.push(format!("{label} {}{eta}", progress.amount()));
-            }
-            let text = format!("{step}{}  (rank {rank} only, from {source})", parts.join("  "));
+            let counter = env_step
+                .map(|step| ("step", step as f64))
+                .or(counter.as_ref().map(|counter| (counter.unit.as_str(), counter.at)));
+            let text =
+                format!("{}  (rank {rank} only, from {source})", metrics(counter, values, progress.as_ref()));
             vec![OutputLine::Gauge(format!("{at}  {text}"))]
         }
         ReportBody::Histogram { name, env_step, count: values, mean, min, max, .. } => {
@@ -417,6 +420,40 @@ fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
     }
     let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
     Some(first.into_iter().map(str::to_owned).chain(warnings).chain([end]).collect())
+}
+
+/// Formats values of a program at a place of its counter. A count that its progress shows is not repeated.
+fn metrics(
+    counter: Option<(&str, f64)>,
+    values: &BTreeMap<String, f64>,
+    progress: Option<&ShownProgress>,
+) -> String {
+    let whole = |at: f64, decimals| if at.fract() == 0.0 { fixed(at, 0) } else { fixed(at, decimals) };
+    let is_shown = |name: &str, at: f64| progress.is_some_and(|progress| progress.shows(name, at));
+    let place = counter.filter(|(unit, at)| !is_shown(unit, *at)).map(|(unit, at)| match at {
+        at if at.fract() == 0.0 && (0.0..9e15).contains(&at) => format!("{unit} {}", count(at as u64)),
+        at => format!("{unit} {}", fixed(at, 2)),
+    });
+    let is_repeated = |name: &str, at: f64| {
+        is_shown(name, at) || counter.is_some_and(|(unit, place)| unit == name && (place - at).abs() < 0.5)
+    };
+    let values = values.iter().filter(|(name, value)| !is_repeated(name, **value)).take(8);
+    let is_count = |name: &str| Meanings::default().of(name).is_some_and(Meaning::is_count);
+    let values = values.map(|(name, value)| match is_count(name) {
+        true => format!("{name} {}", whole(*value, 4)),
+        false => format!("{name} {}", fixed(*value, 4)),
+    });
+    let progress = progress.map(|progress| {
+        let eta = progress.eta_s.map_or(String::new(), |eta| format!(", eta {}", duration(eta)));
+        let is_place = counter.is_some_and(|(unit, at)| progress.shows(unit, at));
+        let label = match progress.label.as_str() {
+            "" if is_place => String::new(),
+            "" => "progress ".to_owned(),
+            label => format!("{label} "),
+        };
+        format!("{label}{}{eta}", progress.amount())
+    });
+    place.into_iter().chain(values).chain(progress).collect::<Vec<_>>().join("  ")
 }
 
 /// Formats progress as one line without time.
@@ -546,6 +583,46 @@ mod tests {
             ]
         );
         assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS MISMATCH"));
+    }
+
+    #[test]
+    fn count_of_a_program_is_printed_once_and_whole() {
+        let values = |all: &[(&str, f64)]| -> BTreeMap<String, f64> {
+            all.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        let progress = |unit: &str, total| ShownProgress {
+            done: 162,
+            total,
+            unit: unit.into(),
+            ..ShownProgress::default()
+        };
+        let loss = [("loss", 0.5)];
+        for (counter, all, progress, text) in [
+            (Some(("epoch", 162.0)), &loss[..], Some(progress("epoch", None)), "loss 0.5000  epoch 162"),
+            (
+                Some(("step", 162.0)),
+                &loss,
+                Some(progress("step", Some(1000))),
+                "loss 0.5000  step 162 of 1,000",
+            ),
+            (
+                Some(("epoch", 2.0)),
+                &loss,
+                Some(progress("it", Some(200))),
+                "epoch 2  loss 0.5000  progress 162 of 200 it",
+            ),
+            (Some(("epoch", 2.5)), &loss, None, "epoch 2.50  loss 0.5000"),
+            (Some(("step", 16_200.0)), &loss, None, "step 16,200  loss 0.5000"),
+            (
+                None,
+                &[("epoch", 162.0), ("loss", 1.0)],
+                Some(progress("epoch", None)),
+                "loss 1.0000  progress epoch 162",
+            ),
+            (Some(("step", 9.0)), &[("epoch", 3.0), ("step", 9.0)], None, "step 9  epoch 3"),
+        ] {
+            assert_eq!(metrics(counter, &values(all), progress.as_ref()), text);
+        }
     }
 
     fn frozen() -> VerdictReport {

@@ -3,7 +3,7 @@
 use rankdeck_config::change_experiment;
 use rankdeck_tui::restart_draft::ChangedExperiment;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::hidden;
+use rankdeck_types::{hidden, override_key};
 use toml::{Table, Value};
 
 /// Keys that cannot change during a run, and why.
@@ -28,8 +28,13 @@ const FIXED: [(&str, &str, &str); 3] = [
 pub fn change(experiment: &Experiment, sets: &[String]) -> Result<ChangedExperiment, Vec<String>> {
     let mut wrong = Vec::new();
     for set in sets {
-        let path = set.trim_start_matches('~').split('=').next().unwrap_or_default().trim();
-        if let Some((key, why, hint)) = FIXED.iter().find(|(key, ..)| *key == path) {
+        let keys = override_key::keys(set);
+        // A table that is unset takes its keys with it.
+        let is_within = |key: &str, table: &str| {
+            set.trim().starts_with('~') && key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let is_set = |key: &str| keys.iter().any(|own| own == key || is_within(key, own));
+        if let Some((key, why, hint)) = FIXED.iter().find(|(key, ..)| is_set(key)) {
             wrong.push(format!("{key}: {why}; hint: {hint}"));
         }
         if !set.contains('=') && !set.starts_with('~') {
@@ -102,6 +107,18 @@ mod tests {
         assert_eq!(keys, ["env.num_envs", "learn.gamma"]);
         assert_eq!(changed.differences[0].1, "4");
         assert_eq!(change(&experiment(), &[]).unwrap().differences, []);
+    }
+
+    #[test]
+    fn fixed_key_is_refused_in_every_spelling() {
+        for set in
+            ["run.name=b", "run . name=b", "run.\"name\"='b'", "run={name='b'}", "~launch.code", "~ launch"]
+        {
+            assert!(
+                change(&experiment(), &sets(&[set])).is_err_and(|wrong| wrong[0].contains("hint: ")),
+                "{set}"
+            );
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::document::{self, Node, Table, TomlValue};
 use super::source::ExperimentSource;
 use super::suggest;
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::override_key;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const DEPTH: usize = 8;
 
 /// Returns whether an override is `use=[...]`, which selects sections.
 pub(super) fn is_use(set: &str) -> bool {
-    set.split_once('=').is_some_and(|(key, _)| key.trim() == "use")
+    set.contains('=') && override_key::key(set) == "use"
 }
 
 /// Reads the document with its bases and sections.

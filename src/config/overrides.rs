@@ -3,6 +3,7 @@
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{self, Node, Table, TomlEntry, TomlValue};
 use super::suggest;
+use rankdeck_types::override_key;
 use rankdeck_types::schema::{self, Keys, ValueKind};
 use std::sync::Arc;
 
@@ -40,9 +41,10 @@ fn unset(root: &mut Node, set: &str, path: &str) -> Result<(), Diagnostics> {
             .hint("for example `--set ~eval.stop_value`")
             .into());
     }
-    let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
+    let mut parents = override_key::parts(path).unwrap_or_else(|| vec![path.to_owned()]);
+    let last = &*parents.pop().unwrap_or_default();
     let mut at = Some(&mut *root);
-    for part in parents.into_iter().flat_map(|parents| parents.split('.')) {
+    for part in &parents {
         at = at.and_then(|node| match &mut node.value {
             TomlValue::Table(table) => table.get_mut(part).map(|entry| &mut entry.node),
             _ => None,
@@ -74,10 +76,11 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
             .hint("for example `--set learn.gamma=0.98`")
             .into());
     };
-    let parts: Vec<&str> = path.trim().split('.').map(str::trim).collect();
     let is_bare =
         |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    if parts.len() > MAX_PARTS || !parts.iter().all(is_bare) {
+    let Some(override_key::ParsedOverride { parts, path, value }) =
+        override_key::parse(set).filter(|parsed| parsed.parts.len() <= MAX_PARTS)
+    else {
         let place = SourceSpan { source, range: 0..path.len() };
         let shown: String = path.trim().chars().take(40).collect();
         // Hydra's `+` and `/`.
@@ -87,15 +90,19 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
             false => "give table and key, such as `--set learn.gamma=0.98`".to_owned(),
         };
         return Err(Diagnostic::at(&place, format!("invalid key `{shown}`")).hint(hint).into());
-    }
+    };
     let place = |part: &str| {
         let start = part.as_ptr() as usize - set.as_ptr() as usize;
         SourceSpan { source: source.clone(), range: start..start + part.len() }
     };
+    // The words as typed; a quoted key is one whole.
+    let typed: Vec<&str> = path.split('.').map(str::trim).collect();
+    let words = if typed == parts { typed } else { vec![path.trim(); parts.len()] };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let text = value.trim();
     let value = match document::parse(&source) {
         // A line break could add further keys.
-        Ok(node) if !set.contains('\n') => node.entry(&parts.join(".")).map(|found| found.node.value.clone()),
+        Ok(node) if !set.contains('\n') => at(&node, &parts).map(|found| found.value.clone()),
         _ => None,
     };
     let value = match value {
@@ -119,10 +126,15 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
             .into());
     }
     let leaf = Node { place: place(text), value };
-    Ok(parts.iter().rev().fold(leaf, |node, part| Node {
-        place: place(part),
-        value: TomlValue::Table(Table::from([((*part).to_owned(), TomlEntry { key: place(part), node })])),
+    Ok(parts.iter().zip(words).rev().fold(leaf, |node, (part, word)| Node {
+        place: place(word),
+        value: TomlValue::Table(Table::from([((*part).to_owned(), TomlEntry { key: place(word), node })])),
     }))
+}
+
+/// Returns the value below tables of these names.
+fn at<'a>(root: &'a Node, parts: &[&str]) -> Option<&'a Node> {
+    parts.iter().try_fold(root, |node, part| Some(&node.table()?.get(*part)?.node))
 }
 
 /// Returns whether the schema expects a string at this path.
@@ -179,6 +191,21 @@ mod tests {
         let wrong = ["~eval.stop_vale", "~nope", "~eval.every=3", "~", "~eval.every.x"];
         let errors = wrong.map(|set| apply(&[set]).1.to_string());
         insta::assert_snapshot!("unset_errors", errors.join("\n\n"));
+    }
+
+    #[test]
+    fn key_is_read_as_toml_reads_it() {
+        for set in ["run . seed=5", "run.\"seed\"=5", "'run' . seed = 5", "run={seed=5}"] {
+            assert_eq!(value(set, "run.seed"), TomlValue::Integer(5), "{set}");
+        }
+        assert_eq!(value("run.'name' = 42", "run.name"), TomlValue::String("42".into()));
+        let dotted = parse("launch.env.\"A.B\"=1", Experiment::KEYS).unwrap();
+        assert_eq!(at(&dotted, &["launch", "env", "A.B"]).unwrap().value, TomlValue::String("1".into()));
+        let text = "[run]\nseed = 3\nname = 'a'\n";
+        let mut root = document::parse(&Arc::new(SourceText::new("e", text))).unwrap();
+        let mut found = Diagnostics::new();
+        apply(&mut root, &["~run . \"seed\"".to_owned()], Experiment::KEYS, &mut found);
+        assert!(found.0.is_empty() && root.entry("run.seed").is_none() && root.entry("run.name").is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::suggest::{closest, nearly};
 use rankdeck_types::arguments;
 use rankdeck_types::command::{CommandParts, CommandTarget};
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::override_key;
 use rankdeck_types::schema::{self, ValueKind};
 use rankdeck_types::template::{self, RANK_NAMES};
 use std::sync::Arc;
@@ -142,17 +143,18 @@ fn mistake(experiment: &Experiment, name: &str, at: &dyn Fn() -> SourceSpan) -> 
     refuse(format!("unknown template `{{{name}}}`"), similar(&near))
 }
 
-/// Returns table and name of an override's key if only the built-in trainer reads it.
-fn trainer_key(set: &str) -> Option<(&str, &str)> {
-    let (path, _) = set.split_once('=')?;
-    path.trim().split_once('.').filter(|(table, _)| TRAINER.contains(table))
+/// Returns table and name of the keys of an override that only the built-in trainer reads.
+fn trainer_keys(set: &str) -> Vec<(String, String)> {
+    let keys = if set.contains('=') { override_key::keys(set) } else { Vec::new() };
+    let parts = |key: &String| key.split_once('.').map(|(table, name)| (table.to_owned(), name.to_owned()));
+    keys.iter().filter_map(parts).filter(|(table, _)| TRAINER.contains(&table.as_str())).collect()
 }
 
 /// Returns the overrides without those of keys that only the built-in trainer reads, which are reported, if the
 /// document has a command that does not name them.
 pub(super) fn reaching(root: &Node, sets: &[String], found: &mut Diagnostics) -> Vec<String> {
     let (trainers, others): (Vec<&String>, Vec<&String>) =
-        sets.iter().partition(|set| trainer_key(set).is_some());
+        sets.iter().partition(|set| !trainer_keys(set).is_empty());
     if trainers.is_empty() {
         return sets.to_vec();
     }
@@ -164,12 +166,11 @@ pub(super) fn reaching(root: &Node, sets: &[String], found: &mut Diagnostics) ->
     let texts: Vec<&str> = texts(command.node).into_iter().chain(env).collect();
     let is_named = |key: &str| texts.iter().flat_map(|text| template::names_in(text)).any(|name| name == key);
     sets.iter()
-        .filter(|set| match trainer_key(set) {
-            Some((table, name)) if !is_named(&format!("{table}.{name}")) => {
-                found.push(unread(set, table, name));
-                false
-            }
-            _ => true,
+        .filter(|set| {
+            let unnamed =
+                trainer_keys(set).into_iter().find(|(table, name)| !is_named(&format!("{table}.{name}")));
+            unnamed.iter().for_each(|(table, name)| found.push(unread(set, table, name)));
+            unnamed.is_none()
         })
         .cloned()
         .collect()
@@ -187,7 +188,7 @@ fn texts(node: &Node) -> Vec<&str> {
 
 /// Returns the error for an override of a key that the program does not read.
 fn unread(set: &str, table: &str, name: &str) -> Diagnostic {
-    let (path, value) = set.split_once('=').unwrap_or((set, ""));
+    let (path, value) = override_key::parse(set).map_or((set, ""), |parsed| (parsed.path, parsed.value));
     let (key, value) = (format!("{table}.{name}"), value.trim());
     let source = Arc::new(SourceText::new("--set", set));
     let place = SourceSpan { source, range: 0..path.len() };
@@ -283,6 +284,10 @@ mod tests {
         for launch in [launch, "[launch]\ncommand = [\"t\"]\n"] {
             let all = found(launch, &["learn.gamma=0.5"]);
             assert!(all.len() == 1 && all[0].contains("args.gamma=0.5"), "{all:?}");
+        }
+        for set in ["learn . gamma=0.5", "learn.\"gamma\"=0.5", "learn={gamma=0.5}"] {
+            let all = found("[launch]\ncommand = [\"t\"]\n", &[set]);
+            assert!(all.len() == 1 && all[0].contains("`learn.gamma` does not reach"), "{all:?}");
         }
         assert_eq!(found(launch, &["run.total_steps=5", "watch.on_stuck=stop", "~learn.gamma"]).len(), 1);
         let named = launch.replace("\"t\"", "\"t\", \"{learn.gamma}\"");

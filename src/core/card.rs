@@ -102,7 +102,16 @@ impl Card {
         let wide = rows.iter().map(|row| row.culprit.chars().count()).max().unwrap_or(0).min(COLUMN);
         let mut lines: Vec<String> =
             self.facts.iter().map(|fact| format!("{:<LABEL$}{fact}", "fact")).collect();
-        for CardRow { label, culprit, waiter } in rows {
+        // The log may be among the facts.
+        let is_known = |row: &CardRow| {
+            row.label == "last log"
+                && row.waiter.is_empty()
+                && self.facts.last().and_then(|fact| fact.strip_prefix("log: ")) == Some(row.culprit.as_str())
+        };
+        for CardRow { label, culprit, waiter } in rows.into_iter().filter(|row| !is_known(row)) {
+            let is_head = label.is_empty();
+            // Without a rank to compare with, the head is a row like the others.
+            let label = if is_head && waiter.is_empty() { "culprit" } else { label };
             let (culprit, waiter) = match label {
                 "" => (
                     if culprit.is_empty() { culprit } else { format!("culprit: {culprit}") },

@@ -310,8 +310,19 @@ pub struct ResultsReport {
     pub bytes: u64,
     /// Names of the first ones: checkpoints, then metrics, then others.
     pub names: Vec<String>,
+    /// Number of further files that this run or another one has written.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared: u64,
+    /// Names of such runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_with: Vec<String>,
     /// The whole directory was searched.
     pub complete: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl ResultsReport {
@@ -327,8 +338,10 @@ impl ResultsReport {
             }
         }
         let report = |(host, results): (&str, &RunResults)| {
-            let RunResults { folder, in_place, mark: _, files, bytes, names, complete } = results.clone();
-            ResultsReport { host: host.to_owned(), folder, in_place, files, bytes, names, complete }
+            let RunResults { folder, in_place, mark: _, files, bytes, names, shared, shared_with, complete } =
+                results.clone();
+            let host = host.to_owned();
+            ResultsReport { host, folder, in_place, files, bytes, names, shared, shared_with, complete }
         };
         shown.into_iter().map(report).collect()
     }
@@ -341,9 +354,19 @@ impl ResultsReport {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let names = self.names.join(", ");
+        let names = match self.names.is_empty() {
+            true => String::new(),
+            false => format!(": {}{more}", self.names.join(", ")),
+        };
+        let shared = match self.shared {
+            0 => String::new(),
+            count => {
+                let (files, runs) = (words::plural(count as usize, "file"), self.shared_with.join(", "));
+                format!("; {files} of this run or {runs}, which worked there at the same time")
+            }
+        };
         let place = format!("{} in {} on {}", words::bytes(self.bytes), self.folder, self.host);
-        words::clean(&format!("{at_least}{count}, {place}: {names}{more}"))
+        words::clean(&format!("{at_least}{count}, {place}{names}{shared}"))
     }
 }
 

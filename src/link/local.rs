@@ -27,6 +27,8 @@ use std::time::{Duration, Instant, SystemTime};
 const STARTING: Duration = Duration::from_secs(30);
 /// Timeout of the exit of a child that has replied.
 const ENDING: Duration = Duration::from_secs(5);
+/// How long a child that is not needed any more has to end by itself.
+const ASKED: Duration = Duration::from_secs(1);
 
 /// Local transport of one link.
 #[derive(Debug)]
@@ -154,12 +156,25 @@ fn copy(cache: &Path, file: &Upload, owner: &mut dyn SessionOwner) -> io::Result
 struct OwnedChild(Option<Child>);
 
 impl Drop for OwnedChild {
+    /// Asks it to end first: an agent's command undoes what must not last, such as a suspended rank.
     fn drop(&mut self) {
+        let Some(pid) = self.0.as_ref().map(Child::id) else { return };
+        let deadline = Instant::now() + ASKED;
         if let Some(child) = &mut self.0
             && !matches!(child.try_wait(), Ok(Some(_)))
         {
-            let _ = child.kill();
-            let _ = child.wait();
+            // SAFETY: kill takes two numbers; the child was not waited for, so the number is still its own.
+            unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+        }
+        while let Some(child) = &mut self.0
+            && !matches!(child.try_wait(), Ok(Some(_)))
+        {
+            if Instant::now() >= deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -303,4 +318,29 @@ fn nonblocking(fd: i32) -> io::Result<()> {
         if flags < 0 { flags } else { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }
     };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    #[test]
+    fn unneeded_child_is_asked_to_end_before_it_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let undone = folder.path().join("undone");
+        for (trap, is_undone) in [("echo x >\"$0\"; exit", true), ("", false)] {
+            let script = format!("trap '{trap}' TERM; echo up; while :; do sleep 0.01; done");
+            let mut command = Command::new("sh");
+            let mut child =
+                command.args(["-c", &script]).arg(&undone).stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let begun = Instant::now();
+            drop(OwnedChild(Some(child)));
+            assert!(begun.elapsed() < Duration::from_secs(20), "it is not waited for forever");
+            assert_eq!(undone.exists(), is_undone, "{trap}");
+            let _ = std::fs::remove_file(&undone);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! - BAR-1: any text is read in time that grows with its length, and gives a bar only in one of these forms:
 //!   `n/total [elapsed<left, rate]`, `nunit [elapsed, rate]`, `n/total elapsed • left rate`.
 
-use rankdeck_types::meaning::Meaning;
+use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -55,6 +55,16 @@ impl ShownProgress {
             unit if Meaning::with_key(unit).is_some_and(Meaning::is_count) => format!("{unit} {done}{total}"),
             unit => format!("{done}{total} {unit}"),
         }
+    }
+
+    /// Returns whether it shows this count of the program: `epoch 162` is the epoch of that number.
+    pub fn shows(&self, name: &str, at: f64) -> bool {
+        let count = |name: &str| {
+            let meaning = Meaning::with_key(name).or_else(|| Meanings::default().of(name));
+            meaning.filter(|meaning| meaning.is_count())
+        };
+        let is_same = self.unit == name || count(&self.unit).is_some_and(|own| count(name) == Some(own));
+        is_same && (at - self.done as f64).abs() < 0.5
     }
 
     /// Returns the completed share, 0 to 1.
@@ -360,6 +370,23 @@ fn is_same(one: &ShownProgress, other: &ShownProgress) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_shows_the_count_of_its_unit_only() {
+        let progress =
+            |unit: &str| ShownProgress { done: 162, unit: unit.into(), ..ShownProgress::default() };
+        for (unit, name, at, expected) in [
+            ("epoch", "epoch", 162.0, true),
+            ("epoch", "epoch", 161.0, false),
+            ("epoch", "step", 162.0, false),
+            ("step", "global_step", 162.0, true),
+            ("it", "epoch", 162.0, false),
+            ("", "epoch", 162.0, false),
+            ("epoch", "loss", 162.0, false),
+        ] {
+            assert_eq!(progress(unit).shows(name, at), expected, "{unit} {name} {at}");
+        }
+    }
 
     fn shown(line: &str) -> (u64, Option<u64>, String, Option<f64>, String) {
         let bar = parse(line).unwrap_or_else(|| panic!("no bar: {line}"));

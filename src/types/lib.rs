@@ -15,6 +15,7 @@ pub mod ids;
 pub mod learn;
 pub mod link_state;
 pub mod meaning;
+pub mod override_key;
 pub mod path_pattern;
 pub mod plan;
 pub mod promise;

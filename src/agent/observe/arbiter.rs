@@ -9,7 +9,7 @@
 //! - ARBITER-2: a name that was only recognized, has no meaning and never changed its value is not charted.
 //! - ARBITER-3: the evaluations of a program come from one name of one source, those with environment steps before
 //!   those with iterations: DI-engine writes each under two names. They are held for [`DECISION`] after the first one,
-//!   and again if a better source takes over.
+//!   and again if a better source takes over, unless the user has declared their name.
 //! - Memory is bounded: [`SERIES`] series, [`HELD`] evaluations.
 
 use rankdeck_proto::message::{Evaluation, RankEvent, RecordEvent};
@@ -109,6 +109,23 @@ impl FoundEvaluations {
                     self.held.push((source, evaluation));
                 }
                 None
+            }
+        }
+    }
+
+    /// The same for a name that the user has declared, or the first one of several; nothing better can follow.
+    fn admit_declared(&mut self, source: SeriesSource, evaluation: Evaluation) -> Option<Evaluation> {
+        match &self.decided {
+            Some((decided, name)) if *decided == source => {
+                (*name == evaluation.series).then(|| self.pass(evaluation))
+            }
+            _ => {
+                let before = self.step;
+                self.held.clear();
+                self.held_at = None;
+                self.decided = Some((source, evaluation.series.clone()));
+                // The former source had it.
+                (before == 0 || evaluation.env_step > before).then(|| self.pass(evaluation))
             }
         }
     }
@@ -233,7 +250,11 @@ impl Arbiter {
         let evaluation = self.evaluation(*env_step, counter.as_ref(), values);
         let evaluation = evaluation.and_then(|evaluation| {
             let source = source(&evaluation.series);
-            if source.is_found() { self.evaluations.admit(source, evaluation, now) } else { Some(evaluation) }
+            if source.is_found() {
+                self.evaluations.admit(source, evaluation, now)
+            } else {
+                self.evaluations.admit_declared(source, evaluation)
+            }
         });
         let is_progress = progress.is_some() || is_bare && env_step.is_some();
         let is_empty = values.is_empty() && not_finite.is_empty() && !is_progress;
@@ -252,18 +273,23 @@ impl Arbiter {
         self.owns_key(SeriesKey::Meaning(meaning), name, source, now);
     }
 
-    /// Describes what was found without a declaration, once, when the sources are decided or at the end.
+    /// Describes what was found without a declaration, once, when sources and names are decided or at the end.
     pub fn summary(&mut self, now: Instant, is_end: bool) -> Option<String> {
         let found_at = self.found_at.filter(|_| !self.is_summarized)?;
-        if !is_end && now.saturating_duration_since(found_at) < TAKEOVER {
+        let is_open =
+            now.saturating_duration_since(found_at) < TAKEOVER || self.evaluations.held_at.is_some();
+        if !is_end && is_open {
             return None;
         }
         self.is_summarized = true;
         let found = || self.owners.iter().filter(|(_, owner)| owner.source.is_found());
+        let decided = self.evaluations.decided.as_ref();
         let known = found().filter_map(|(key, owner)| match key {
             SeriesKey::Meaning(meaning) => {
-                let name = words::clip(&owner.name, 60);
-                Some(format!("{} = {name} ({})", meaning.key(), owner.source.label()))
+                let decided = decided.filter(|_| *meaning == Meaning::EvalReturn);
+                let (source, name) =
+                    decided.map_or((owner.source, &owner.name), |(source, name)| (*source, name));
+                Some(format!("{} = {} ({})", meaning.key(), words::clip(name, 60), source.label()))
             }
             SeriesKey::Name(_) => None,
         });
@@ -298,7 +324,18 @@ impl Arbiter {
         }
         let is_full = self.owners.len() >= SERIES;
         match self.owners.get_mut(&key) {
-            Some(owner) if owner.source == source => true,
+            Some(owner) if owner.source == source => {
+                // Pages show the best name of a meaning, of equally good ones the first by name.
+                let mut both = [owner.name.as_str(), name];
+                both.sort_unstable();
+                if let SeriesKey::Meaning(meaning) = key
+                    && owner.name != name
+                    && self.meanings.best(meaning, both) == Some(name)
+                {
+                    name.clone_into(&mut owner.name);
+                }
+                true
+            }
             Some(owner) if source < owner.source && now.saturating_duration_since(owner.since) < TAKEOVER => {
                 (owner.source, owner.name) = (source, name.to_owned());
                 true
@@ -523,6 +560,24 @@ mod tests {
     }
 
     #[test]
+    fn arbiter_3_declared_evaluations_have_one_name() {
+        let mut bench = Bench::new();
+        let row = |name: &str, step: u64| metrics(Some(step), &[(name, 1.0)]);
+        bench.admit(0, SeriesSource::EventFile, row("eval/return", 100));
+        assert_eq!(evaluations(&bench.decided(5)), [("eval/return", 100)]);
+        for (step, name, expected) in [
+            (100, "eval_return", &[][..]),
+            (200, "eval_return", &[("eval_return", 200)]),
+            (200, "eval/return", &[]),
+            (300, "eval_return", &[("eval_return", 300)]),
+        ] {
+            assert_eq!(evaluations(&bench.admit(9, SeriesSource::Declared, row(name, step))), expected);
+        }
+        assert_eq!(evaluations(&bench.admit(9, SeriesSource::EventFile, row("eval/return", 400))), []);
+        assert_eq!(evaluations(&bench.decided(99)), []);
+    }
+
+    #[test]
     fn arbiter_3_better_source_repeats_no_evaluation() {
         let mut bench = Bench::new();
         let row = |step: u64| metrics(Some(step), &[("eval/mean_reward", 1.0)]);
@@ -532,6 +587,35 @@ mod tests {
             assert_eq!(evaluations(&bench.admit(9, SeriesSource::EventFile, row(step))), []);
         }
         assert_eq!(evaluations(&bench.decided(14)), [("eval/mean_reward", 200)]);
+    }
+
+    #[test]
+    fn summary_names_the_evaluations_and_series_that_are_used() {
+        let mut bench = Bench::new();
+        let found = |at: u64, name: &str| metrics(Some(at), &[(name, 9.4)]);
+        for name in ["evaluator_iter/eval_episode_return_mean", "evaluator_step/eval_episode_return_mean"] {
+            bench.admit(0, SeriesSource::EventFile, found(10, name));
+        }
+        for name in ["train/reward_mean", "rollout/ep_rew_mean"] {
+            bench.admit(0, SeriesSource::EventFile, found(10, name));
+        }
+        bench.decided(5);
+        let at = |second: u64| bench.begin + Duration::from_secs(second);
+        let text = bench.arbiter.summary(at(31), false).unwrap();
+        assert!(text.contains("evaluator_step/") && !text.contains("evaluator_iter/"), "{text}");
+        let used = Meanings::default();
+        let used = used.best(Meaning::Return, ["train/reward_mean", "rollout/ep_rew_mean"]).unwrap();
+        assert!(text.contains(&format!("return = {used} ")), "{text}");
+        // A better source is not decided yet.
+        let mut bench = Bench::new();
+        bench.admit(0, SeriesSource::Printed, found(10, "eval/reward_mean"));
+        bench.decided(5);
+        bench.admit(28, SeriesSource::EventFile, found(20, "eval/mean_reward"));
+        let at = |second: u64| bench.begin + Duration::from_secs(second);
+        assert_eq!(bench.arbiter.summary(at(31), false), None);
+        bench.decided(33);
+        let text = bench.arbiter.summary(at(33), false).unwrap();
+        assert!(text.contains("eval/mean_reward (event file)"), "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@
 
 use crate::other_runs;
 use crate::proc::{self, ProcessKey};
+use crate::writers::{FileId, WriterLog};
 use rankdeck_proto::message::{CheckpointFile, StepSource};
 use rankdeck_proto::regular;
 use rankdeck_types::ids::WallTime;
@@ -221,7 +222,12 @@ fn is_saved_archive(path: &Path) -> bool {
 /// What is remembered of the present generation.
 #[derive(Default)]
 struct FilesState {
+    /// Ranks that live.
+    alive: Vec<ProcessKey>,
+    /// Those of them whose files are looked at.
     ranks: Vec<ProcessKey>,
+    /// What ranks write in the directory that they work in.
+    writers: Option<WriterLog>,
     stopping: bool,
     /// Ranks write where this process cannot see it.
     hidden: bool,
@@ -264,17 +270,21 @@ impl CheckpointFiles {
         let own = files.clone();
         let thread = std::thread::Builder::new().name("files".into()).spawn(move || {
             loop {
-                let (ranks, pause) = {
+                let (is_alive, ranks, pause) = {
                     let state = own.lock();
-                    (state.ranks.clone(), if state.stopping { STOPPING_ROUND } else { ROUND })
+                    let pause = if state.stopping { STOPPING_ROUND } else { ROUND };
+                    let is_alive = !state.alive.is_empty() && (!state.hidden || state.writers.is_some());
+                    (is_alive, state.ranks.clone(), pause)
                 };
-                if ranks.is_empty() {
+                if !is_alive {
                     std::thread::park();
                     continue;
                 }
+                own.beat();
                 if own.look(&ranks) {
                     grew();
                 }
+                own.beat();
                 let complete = own.completed(SystemTime::now());
                 if !complete.is_empty() {
                     found(complete);
@@ -287,22 +297,31 @@ impl CheckpointFiles {
     }
 
     /// A generation starts, with ranks in `folder`. `run_dir` is the run's directory; `hidden`: what ranks write
-    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder`.
-    pub fn begin(&self, folder: PathBuf, run_dir: PathBuf, hidden: bool, patterns: &[String]) {
+    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder`. `writers`:
+    /// the list of what ranks write there.
+    pub fn begin(
+        &self,
+        folder: PathBuf,
+        run_dir: PathBuf,
+        hidden: bool,
+        patterns: &[String],
+        writers: Option<WriterLog>,
+    ) {
         let mut state = self.lock();
         let thread = state.thread.take();
         let folders = BTreeSet::from([folder.clone()]);
         let since = SystemTime::now().checked_sub(TICK);
         let names = CheckpointNames { folder, patterns: patterns.into() };
-        *state = FilesState { hidden, since, run_dir, names, folders, thread, ..FilesState::default() };
+        *state =
+            FilesState { hidden, since, run_dir, names, folders, writers, thread, ..FilesState::default() };
     }
 
     /// Sets the processes of ranks, and whether they are being stopped.
     pub fn aim(&self, ranks: Vec<ProcessKey>, stopping: bool) {
         let mut state = self.lock();
-        let ranks = if state.hidden { Vec::new() } else { ranks };
-        let changed = state.ranks != ranks || state.stopping != stopping;
-        (state.ranks, state.stopping) = (ranks, stopping);
+        let changed = state.alive != ranks || state.stopping != stopping;
+        state.ranks = if state.hidden { Vec::new() } else { ranks.clone() };
+        (state.alive, state.stopping) = (ranks, stopping);
         if let Some(thread) = state.thread.as_ref().filter(|_| changed) {
             thread.unpark();
         }
@@ -325,15 +344,27 @@ impl CheckpointFiles {
     fn look(&self, ranks: &[ProcessKey]) -> bool {
         let mut seen: BTreeMap<PathBuf, (u64, u64)> = BTreeMap::new();
         let mut folders = BTreeSet::new();
-        let names = self.lock().names.clone();
+        let (names, inside) = {
+            let state = self.lock();
+            (state.names.clone(), state.writers.as_ref().map(|writers| writers.folder().to_owned()))
+        };
+        let mut written_inside = BTreeSet::new();
         for rank in ranks {
             let pids = std::iter::once(rank.pid).chain(proc::descendants(rank.pid));
             for pid in pids.take(PROCESSES) {
                 folders.extend(std::fs::read_link(format!("/proc/{pid}/cwd")));
-                seen.extend(written_by(pid, &names));
+                for (path, size) in written_by(pid, &names, inside.as_deref()) {
+                    if inside.as_ref().is_some_and(|inside| path.starts_with(inside)) {
+                        written_inside.extend(std::fs::symlink_metadata(&path).map(|data| FileId::of(&data)));
+                    }
+                    if names.is_named(&path) {
+                        seen.insert(path, size);
+                    }
+                }
             }
         }
         let mut state = self.lock();
+        state.writers.iter_mut().for_each(|writers| writers.add(written_inside.iter().copied()));
         folders.extend(seen.keys().filter_map(|path| Some(names.artifact(path).parent()?.to_owned())));
         for folder in folders {
             if state.folders.len() < FOLDERS {
@@ -356,6 +387,17 @@ impl CheckpointFiles {
             }
         }
         grew
+    }
+
+    /// Notes that ranks live, and what they were seen to write.
+    fn beat(&self) {
+        // Disks are not waited for with the state in hand.
+        let writers = self.lock().writers.take();
+        if let Some(mut writers) = writers {
+            writers.beat();
+            // The next generation may have begun.
+            self.lock().writers.get_or_insert(writers);
+        }
     }
 
     /// CHECKPOINT-3. Checkpoints that have been completed since the last call, oldest first.
@@ -582,13 +624,14 @@ fn number(name: &str) -> Option<u64> {
     found
 }
 
-/// Files of a process that look like checkpoints and are open for writing, with size and position. Links in
-/// `/proc` are read, never followed.
-fn written_by(pid: u32, names: &CheckpointNames) -> Vec<(PathBuf, (u64, u64))> {
+/// Files of a process that look like checkpoints or lie `inside` a directory and are open for writing, with size and
+/// position. Links in `/proc` are read, never followed.
+fn written_by(pid: u32, names: &CheckpointNames, inside: Option<&Path>) -> Vec<(PathBuf, (u64, u64))> {
+    let is_inside = |path: &Path| inside.is_some_and(|inside| path.starts_with(inside));
     let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let found = folder.flatten().take(DESCRIPTORS).filter_map(|entry| {
         let path = std::fs::read_link(entry.path()).ok()?;
-        if !path.is_absolute() || !names.is_named(&path) {
+        if !path.is_absolute() || !(names.is_named(&path) || is_inside(&path)) {
             return None;
         }
         let number = entry.file_name();
@@ -716,6 +759,9 @@ fn seconds(time: SystemTime) -> WallTime {
 mod tests {
     use super::*;
     use crate::manifest::Manifest;
+    use crate::paths::RunPaths;
+    use crate::writers;
+    use rankdeck_types::ids::NodeRank;
     use std::fs::{create_dir_all, write};
     use std::process::{Child, Command, Stdio};
 
@@ -912,7 +958,7 @@ mod tests {
 
     fn begun(folder: &Path) -> CheckpointFiles {
         let files = CheckpointFiles::default();
-        files.begin(folder.to_owned(), folder.join("runs/own"), false, &[]);
+        files.begin(folder.to_owned(), folder.join("runs/own"), false, &[], None);
         files
     }
 
@@ -950,7 +996,7 @@ mod tests {
         assert_eq!(names(&found, made.path()), ["checkpoint-20", "logs/ppo/best.zip"]);
         assert_eq!(found.iter().map(|file| file.bytes).collect::<Vec<_>>(), [8, 4]);
         assert!(complete && found[0].modified > 1e9 && !found[0].observed, "{found:?}");
-        files.begin(made.path().to_owned(), at("runs/own"), true, &[]);
+        files.begin(made.path().to_owned(), at("runs/own"), true, &[], None);
         assert_eq!(files.find(), None, "what ranks write is hidden");
     }
 
@@ -970,6 +1016,35 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
+        }
+    }
+
+    /// Files of any name in the directory of the ranks, and none elsewhere.
+    #[test]
+    fn files_that_a_rank_writes_where_it_works_are_noted() {
+        let made = tempfile::tempdir().unwrap();
+        let at = |name: &str| made.path().join(name);
+        let paths = RunPaths { run_dir: at("runs/own"), node: NodeRank(0) };
+        create_dir_all(paths.node_dir()).unwrap();
+        create_dir_all(at("w")).unwrap();
+        for name in ["w/read.csv", "w/log.csv", "other.csv"] {
+            write(at(name), "1").unwrap();
+        }
+        let mut shell = Command::new("sh");
+        let script = "exec 3>log.csv 4>../other.csv 5<read.csv; read line";
+        shell.args(["-c", script]).current_dir(at("w")).stdin(Stdio::piped());
+        let writer = Writer(shell.spawn().unwrap());
+        let stat = proc::stat(writer.0.id()).unwrap();
+        let files = CheckpointFiles::default();
+        let log = WriterLog::new(&paths, &at("w"));
+        files.begin(at("w"), paths.run_dir.clone(), false, &[], Some(log));
+        let id = |name: &str| FileId::of(&std::fs::symlink_metadata(at(name)).unwrap());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while writers::read(&paths) != BTreeSet::from([id("w/log.csv")]) {
+            assert!(Instant::now() < deadline, "{:?}", writers::read(&paths));
+            files.beat();
+            files.look(&[ProcessKey { pid: stat.pid, start: stat.start }]);
+            files.beat();
         }
     }
 

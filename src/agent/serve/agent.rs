@@ -27,6 +27,7 @@ use crate::supervise::lifecycle::{self, Lifecycle, LifecycleAction};
 use crate::supervise::supervisor::{self, FollowUps, NodeContext, Supervisor, TaskResult};
 use crate::supervise::{groups, guard};
 use crate::timing::Timing;
+use crate::writers::WriterLog;
 use crate::{identity, open_files, process_query};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{
@@ -395,7 +396,13 @@ impl Agent {
             self.observers.start(&spec, ranks, paths, secrets);
             // Until it is known where ranks work.
             let patterns = &spec.plan.experiment.launch.checkpoints;
-            self.checkpoints.begin(self.settings.workdir.clone(), paths.run_dir.clone(), true, patterns);
+            self.checkpoints.begin(
+                self.settings.workdir.clone(),
+                paths.run_dir.clone(),
+                true,
+                patterns,
+                None,
+            );
             self.steps = 0;
             self.supervisor.prepare(spec, private);
         }
@@ -409,7 +416,8 @@ impl Agent {
         let hidden = spec.plan.is_builtin() || self.lifecycle.borrow().starts_elsewhere();
         let patterns = &spec.plan.experiment.launch.checkpoints;
         let run_dir = self.settings.paths.run_dir.clone();
-        self.checkpoints.begin(folder.to_owned(), run_dir, hidden, patterns);
+        let writers = (!spec.plan.is_builtin()).then(|| WriterLog::new(&self.settings.paths, folder));
+        self.checkpoints.begin(folder.to_owned(), run_dir, hidden, patterns, writers);
         if let Some(text) = self.observers.follow_files(spec, folder) {
             self.journal.notice(text);
         }

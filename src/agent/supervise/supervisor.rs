@@ -375,6 +375,7 @@ impl Supervisor {
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
+        let has_run = !pids.is_empty();
         let (removal, helpers) = (lifecycle.containers_removal(), self.helpers());
         let (asking, checkpoints) = (self.asking.clone(), self.checkpoints.clone());
         let paths = self.context.facts.paths.clone();
@@ -391,7 +392,8 @@ impl Supervisor {
             }
             let gpus_free = wait_for_free_gpus(&gpus, &used, &pids);
             // Who is left may still write.
-            let results = survivors.is_empty().then(|| results::settle(&paths)).flatten();
+            let settle = if has_run { results::settle } else { results::settle_late };
+            let results = survivors.is_empty().then(|| settle(&paths)).flatten();
             let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find(), results };
             let _ = outcomes.blocking_send(TaskResult::Scanned(outcome));
         });

@@ -4,6 +4,7 @@
 //! command line has a command or an option without a row.
 
 use super::{CheckArgs, RunArgs, SbatchArgs};
+use rankdeck_types::override_key;
 use rankdeck_types::promise::Promise;
 use std::collections::BTreeSet;
 
@@ -121,13 +122,14 @@ impl RequiredPromises {
 
     /// Of overrides alone, as typed for this command.
     pub(crate) fn of_sets(command: &str, sets: &[String]) -> RequiredPromises {
-        RequiredPromises::of(command, keys(sets).map(|key| ("set", key)))
+        RequiredPromises::of(command, keys(sets).iter().map(|key| ("set", key.as_str())))
     }
 }
 
-/// The keys of overrides.
-fn keys(sets: &[String]) -> impl Iterator<Item = &str> {
-    sets.iter().filter_map(|set| Some(set.split_once('=')?.0.trim()))
+/// The keys that overrides set.
+fn keys(sets: &[String]) -> Vec<String> {
+    let sets = sets.iter().filter(|set| set.contains('=') && !set.trim().starts_with('~'));
+    sets.flat_map(|set| override_key::keys(set)).collect()
 }
 
 impl RunArgs {
@@ -136,7 +138,9 @@ impl RunArgs {
         let goals = self.until.iter().map(|goal| ("until", goal.name()));
         let given = [("from", self.from.is_some()), ("carry_on", self.carry_on)];
         let given = given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| (option, ""));
-        RequiredPromises::of("run", keys(&self.set).map(|key| ("set", key)).chain(goals).chain(given))
+        let keys = keys(&self.set);
+        let set = keys.iter().map(|key| ("set", key.as_str()));
+        RequiredPromises::of("run", set.chain(goals).chain(given))
     }
 }
 
@@ -151,7 +155,8 @@ impl SbatchArgs {
     /// What the options need of the program.
     pub(crate) fn needs(&self) -> RequiredPromises {
         let requeue = self.requeue.then_some(("requeue", ""));
-        RequiredPromises::of("sbatch", keys(&self.set).map(|key| ("set", key)).chain(requeue))
+        let keys = keys(&self.set);
+        RequiredPromises::of("sbatch", keys.iter().map(|key| ("set", key.as_str())).chain(requeue))
     }
 }
 
@@ -324,7 +329,9 @@ mod tests {
         let continued = run("e.toml --continue");
         assert!(continued.demanded.is_empty() && continued.wanted.contains(&Promise::Resume));
         let typed = |text: &str| RequiredPromises::of_sets("run", &[text.to_owned()]);
-        assert!(typed(" run.seed = 2").demanded.contains(&Promise::Seed));
+        for set in [" run.seed = 2", "run . seed=2", "run.\"seed\"=2", "'run'.seed=2", "run={seed=2}"] {
+            assert!(typed(set).demanded.contains(&Promise::Seed), "{set}");
+        }
         assert_eq!(typed("learn.seed=1"), RequiredPromises::default());
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Each case is a run that `rankdeck run` launches, with its checks, and that only a drill may break (DRILL-1).
 //!
-//! - DRILL-5: a drill starts nothing while a run of this user is live on its hosts, and uses no GPU that others hold
-//!   without a question or `--yes`.
+//! - DRILL-5: a drill starts no case while another run of this user is live on its hosts, and uses no GPU that others
+//!   hold without a question or `--yes`.
 //! - DRILL-6: whatever ends a case, its run is stopped, and every host is scanned for what is left.
 
 use crate::app::signals::ConsoleSignals;
@@ -27,7 +27,7 @@ use rankdeck_link::{AgentCommand, LineSink, Links};
 use rankdeck_proto::drill::{DrillFault, DrillOrder, STRUCK};
 use rankdeck_proto::files::Removal;
 use rankdeck_proto::holders::{Holder, HolderList};
-use rankdeck_proto::run_entry::{HostRunState, RunTraces};
+use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunTraces};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::{Rank, RunId};
@@ -91,7 +91,7 @@ pub(crate) async fn drill(
         plural(hosts.len(), "host"),
         support::expected(&cases, args.train_s)
     ));
-    interrupt::before_start(refuse_beside_live_runs(&hosts, &args)).await?;
+    interrupt::before_start(refuse_beside_live_runs(&hosts, &args, &BTreeSet::new())).await?;
     interrupt::before_start(confirm_gpus(&hosts, &args)).await?;
     let launch = &draft.experiment.launch;
     let mut drill = Drill {
@@ -99,6 +99,7 @@ pub(crate) async fn drill(
         signals: ConsoleSignals::new(false).map_err(Failure::no_thread)?,
         begun: Instant::now(),
         interrupted: false,
+        launched: BTreeSet::new(),
         stop_s: launch.stop_limit_s,
         start: STARTING
             + Duration::try_from_secs_f64(draft.experiment.watch.init_budget_s).unwrap_or_default(),
@@ -110,6 +111,13 @@ pub(crate) async fn drill(
     let mut records: Vec<CaseRecord> = Vec::new();
     let mut failure = None;
     for (index, case) in cases.iter().enumerate() {
+        // A run may have been launched since the case before.
+        if index > 0
+            && let Err(why) = refuse_beside_live_runs(&drill.hosts, &args, &drill.launched).await
+        {
+            failure = Some(why);
+            break;
+        }
         args.output.progress(&format!("{}/{} {}", index + 1, cases.len(), case.name()));
         match drill.run_case(*case).await {
             Ok(Some(record)) => {
@@ -165,7 +173,13 @@ pub(crate) async fn drill(
 }
 
 /// DRILL-5. A drill would take its cores, GPUs and time from a run that matters.
-async fn refuse_beside_live_runs(hosts: &[Host], args: &DrillArgs) -> Result<(), Failure> {
+///
+/// `own`: runs of this drill; what is left of one was reported, and its case has failed.
+async fn refuse_beside_live_runs(
+    hosts: &[Host],
+    args: &DrillArgs,
+    own: &BTreeSet<String>,
+) -> Result<(), Failure> {
     let lists = run_index::list(hosts, &args.host_keys).await?;
     let mut silent = Vec::new();
     for (host, list) in hosts.iter().zip(lists) {
@@ -176,7 +190,7 @@ async fn refuse_beside_live_runs(hosts: &[Host], args: &DrillArgs) -> Result<(),
                 continue;
             }
         };
-        if let Some(live) = list.runs.iter().find(|entry| entry.state != HostRunState::Finished) {
+        if let Some(live) = live_beside(&list.runs, own) {
             let (run, host) = (&live.run, &host.name);
             return Err(Failure::usage(format!("run {run} is live on {host}: a drill would disturb it"))
                 .hint(format!(
@@ -188,6 +202,11 @@ async fn refuse_beside_live_runs(hosts: &[Host], args: &DrillArgs) -> Result<(),
         Some(error) => Err(Failure::host(error.error).hint(error.hint)),
         None => Ok(()),
     }
+}
+
+/// DRILL-5. The first live run that is none of the drill's own.
+fn live_beside<'a>(runs: &'a [RunEntry], own: &BTreeSet<String>) -> Option<&'a RunEntry> {
+    runs.iter().find(|entry| entry.state != HostRunState::Finished && !own.contains(&entry.run.0))
 }
 
 /// DRILL-5
@@ -250,6 +269,8 @@ struct Drill<'a> {
     signals: ConsoleSignals,
     begun: Instant,
     interrupted: bool,
+    /// Names of the runs so far.
+    launched: BTreeSet<String>,
     /// `launch.stop_limit_s`
     stop_s: f64,
     /// How long the ranks may take to start.
@@ -269,6 +290,16 @@ struct CaseState {
     order: Option<tokio::task::JoinHandle<Result<(), HintedError>>>,
 }
 
+impl CaseState {
+    /// Ends an order that lasts; its host resumes what it has suspended.
+    async fn end_order(&mut self) {
+        if let Some(order) = self.order.take() {
+            order.abort();
+            let _ = order.await;
+        }
+    }
+}
+
 impl Drill<'_> {
     /// Launches a run, breaks it, stops it, and measures. `None`: interrupted.
     ///
@@ -279,10 +310,13 @@ impl Drill<'_> {
         let mut console = DrillConsole::start(&self.binary, words, self.begun)?;
         let mut state = CaseState::default();
         let broken = self.train_and_break(case, &mut console, &mut state).await;
-        if let Some(order) = state.order.take() {
-            order.abort();
+        self.launched.extend(console.events.run.clone());
+        // A rank stays frozen during its stop, and is resumed if anything of it is left.
+        if case != DrillCase::Freeze {
+            state.end_order().await;
         }
         self.stop(&mut console, &mut state).await;
+        state.end_order().await;
         broken?;
         let Some(run) = console.events.run.clone() else {
             let failed = u8::try_from(console.exit.unwrap_or(1)).unwrap_or(code::FAILED).max(code::FAILED);
@@ -375,7 +409,11 @@ impl Drill<'_> {
         state.victim = console.events.victim();
         let patience = case.patience(self.stop_s);
         match case {
-            DrillCase::Freeze => self.order(DrillFault::Freeze, 0, console, state).await,
+            DrillCase::Freeze => {
+                let stop = Duration::try_from_secs_f64(self.stop_s).unwrap_or_default();
+                let longest = patience.saturating_add(2 * (stop.saturating_add(STOPPING)));
+                self.order(DrillFault::Freeze, longest.as_secs(), console, state).await;
+            }
             DrillCase::Kill => self.order(DrillFault::Kill, 0, console, state).await,
             DrillCase::Slow => self.order(DrillFault::Slow, patience.as_secs(), console, state).await,
             DrillCase::Exception => self.order(DrillFault::Exception, RAISING_S, console, state).await,
@@ -776,6 +814,26 @@ mod tests {
         ] {
             assert_eq!(may_use(&host(gpus.clone(), nproc), &holder(index)), expected, "{gpus:?} {index}");
         }
+    }
+
+    #[test]
+    fn drill_5_live_runs_of_others_stop_a_drill_between_cases() {
+        let entry = |run: &str, state: HostRunState| RunEntry {
+            run: RunId(run.into()),
+            state,
+            ..run_index::sample_entry()
+        };
+        let runs = [
+            entry("done", HostRunState::Finished),
+            entry("drill-a-kill-1", HostRunState::Running),
+            entry("ppo-1", HostRunState::Orphaned),
+        ];
+        let own = BTreeSet::from(["drill-a-kill-1".to_owned()]);
+        let live =
+            |runs: &[RunEntry], own: &BTreeSet<String>| live_beside(runs, own).map(|run| run.run.0.clone());
+        assert_eq!(live(&runs, &own).as_deref(), Some("ppo-1"));
+        assert_eq!(live(&runs[..2], &own), None);
+        assert_eq!(live(&runs[..2], &BTreeSet::new()).as_deref(), Some("drill-a-kill-1"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use rankdeck_config::HostsSource;
 use rankdeck_core::run_summary::RunSummary;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::RunOutcome;
+use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_types::words::{clean, count, duration, fixed, rate};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -58,7 +59,8 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
             if let (Some(done), Some(goal)) = (summary.env_step, goal) {
                 words.push(format!("{:.1}%", (done as f64 / goal as f64 * 100.0).min(100.0)));
             }
-            words.extend(summary.env_step.map(short));
+            let is_shown = shown.is_some_and(|shown| is_step(shown, summary));
+            words.extend(summary.env_step.filter(|_| !is_shown).map(short));
             words.extend(speed.map(|speed| format!("{}/s", short(speed as u64))));
             if let (Some(done), Some(goal), Some(speed)) = (summary.env_step, goal, speed) {
                 words.push(format!("ETA {}", duration(goal.saturating_sub(done) as f64 / speed)));
@@ -80,6 +82,11 @@ fn line(run: &str, state: RunStatus, summary: &RunSummary) -> String {
     words.join(" ")
 }
 
+/// Whether a program's progress is its number of steps.
+fn is_step(shown: &ShownProgress, summary: &RunSummary) -> bool {
+    summary.env_step.is_some_and(|steps| shown.shows("step", steps as f64))
+}
+
 /// `6.38M`.
 fn short(number: u64) -> String {
     let value = number as f64;
@@ -97,7 +104,8 @@ fn facts(found: &FoundRun<'_>, summary: &RunSummary) -> Vec<(&'static str, Strin
     let failure = summary.first_failure.clone().filter(|_| summary.outcome.is_none());
     facts.extend(failure.map(|text| ("failed", text)));
     facts.extend(Some(summary.reason.clone()).filter(|text| !text.is_empty()).map(|text| ("reason", text)));
-    facts.extend(summary.env_step.map(|steps| {
+    let is_shown = summary.progress.as_ref().is_some_and(|shown| is_step(shown, summary));
+    facts.extend(summary.env_step.filter(|_| !is_shown).map(|steps| {
         let goal = summary.total_steps.map_or(String::new(), |goal| format!(" of {}", count(goal)));
         ("steps", format!("{}{goal}", count(steps)))
     }));
@@ -201,7 +209,6 @@ fn report(located: &LocatedRun, args: &WaitArgs) -> Result<u8, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_proto::progress_bar::ShownProgress;
 
     #[test]
     fn dead_rank_of_a_running_run_is_a_fact() {
@@ -242,5 +249,13 @@ mod tests {
         assert_eq!(line("x", RunStatus::Running, &bar), format!("x 1.1% 20 of 1,800 it ETA {eta}"));
         let counted = RunSummary { env_step: Some(5), total_steps: Some(10), ..bar };
         assert_eq!(line("x", RunStatus::Running, &counted), "x 50.0% 5", "the run's own target counts");
+        let shown =
+            ShownProgress { done: 5, total: Some(20), unit: "step".into(), ..ShownProgress::default() };
+        let steps = RunSummary { total_steps: None, progress: Some(shown), ..counted };
+        assert_eq!(line("x", RunStatus::Running, &steps), "x 25.0% step 5 of 20", "once");
+        let named = |steps: &RunSummary| {
+            facts(&FoundRun { run: "x", state: RunStatus::Running, parts: Vec::new() }, steps)
+        };
+        assert!(named(&steps).iter().all(|(name, _)| *name != "steps"));
     }
 }

@@ -8,14 +8,15 @@
 
 use crate::app::record;
 use crate::app::replace_file::replace_file;
-use crate::cli::support::Failure;
 use crate::cli::support::contract::FOLLOWED;
 use crate::cli::support::provision::{CodeSelection, PackedCode, bring_pack};
 use crate::cli::support::run_name::own_folder;
+use crate::cli::support::{Failure, work_place};
 use rankdeck_core::origin::{ChangedFiles, CodeStanding, PlannedCode};
 use rankdeck_link::Prompter;
 use rankdeck_proto::pack::{self, FileHash};
 use rankdeck_proto::trust;
+use rankdeck_types::code::Code;
 use rankdeck_types::experiment::LaunchConfig;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, RunId};
@@ -80,13 +81,17 @@ impl PendingCodeRecord {
     ) -> PendingCodeRecord {
         let script = rankdeck_agent::examine::script_of(&launch.command).map(str::to_owned);
         let local = hosts.iter().find(|host| matches!(host.transport, Transport::Local));
+        let own = launch.code.as_ref().and_then(Code::path);
         let here = match (packed, local) {
-            (Some(packed), _) => packed.folder.as_path(),
-            (None, Some(host)) if !launch.command.is_empty() => Path::new(&host.workdir),
+            (Some(packed), _) => packed.folder.clone(),
+            // In place: in the code's own directory, or in that of the host.
+            (None, Some(host)) if !launch.command.is_empty() => {
+                own.map_or_else(|| work_place::workdir(host), PathBuf::from)
+            }
             (None, _) => return PendingCodeRecord::Made(None),
         };
-        let Ok(folder) = std::path::absolute(if here.as_os_str().is_empty() { Path::new(".") } else { here })
-        else {
+        let here = if here.as_os_str().is_empty() { Path::new(".") } else { &here };
+        let Ok(folder) = std::path::absolute(here) else {
             return PendingCodeRecord::Made(None);
         };
         let (exclude, include) = (launch.exclude.clone(), launch.include.clone());
@@ -335,6 +340,20 @@ mod tests {
         }
         let changed = record.changed(&PlannedCode::InPlace).unwrap();
         assert_eq!((changed.named, changed.count), (vec!["train.py".to_owned()], 1));
+    }
+
+    #[test]
+    fn record_of_a_run_in_place_has_the_code_s_own_directory() {
+        let (host, code) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(host.path().join("train.py"), "1").unwrap();
+        fs::write(code.path().join("train.py"), "2").unwrap();
+        let launch = format!("code = {:?}\n{LAUNCH}", code.path());
+        let record = recorded(host.path(), &launch, false);
+        assert_eq!(record.folder, code.path());
+        fs::write(host.path().join("train.py"), "3").unwrap();
+        assert_eq!(record.changed(&PlannedCode::InPlace).map(|changed| changed.count), Some(0));
+        fs::write(code.path().join("train.py"), "4").unwrap();
+        assert_eq!(record.changed(&PlannedCode::InPlace).map(|changed| changed.count), Some(1));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use rankdeck_types::experiment::Experiment;
 use rankdeck_types::hidden;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
+use rankdeck_types::override_key;
 use rankdeck_types::promise::Promise;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -142,10 +143,6 @@ pub(crate) fn take() -> Option<RelaunchSpec> {
     offered.spec.take().filter(|_| requested)
 }
 
-fn key(set: &str) -> &str {
-    set.split('=').next().unwrap_or_default()
-}
-
 impl RelaunchSpec {
     /// The spec of a launch; `None` without an experiment file.
     pub(crate) fn new(experiment: Option<&Path>, set: &[String]) -> Option<RelaunchSpec> {
@@ -168,7 +165,7 @@ impl RelaunchSpec {
     pub(crate) fn redacted(self) -> RelaunchSpec {
         let kept = |set: String| match hidden::word(&set) == set {
             true => set,
-            false => format!("{}={}", key(&set), hidden::STARS),
+            false => format!("{}={}", override_key::key(&set), hidden::STARS),
         };
         RelaunchSpec { set: self.set.into_iter().map(kept).collect(), ..self }
     }
@@ -179,9 +176,9 @@ impl RelaunchSpec {
         let text = regular::read_text(&folder.join("experiment.toml")).unwrap_or_default();
         let table = toml::from_str::<toml::Table>(&text).unwrap_or_default();
         let found = |path: &str| {
-            let names: Vec<&str> = path.split('.').map(|name| name.trim_matches(['"', ' '])).collect();
+            let names = override_key::parts(path)?;
             let (last, above) = names.split_last()?;
-            above.iter().try_fold(&table, |table, name| table.get(*name)?.as_table())?.get(*last).cloned()
+            above.iter().try_fold(&table, |table, name| table.get(name)?.as_table())?.get(last).cloned()
         };
         let restored = |set: String| match set.strip_suffix(&format!("={}", hidden::STARS)) {
             Some(key) => found(key).map(|value| format!("{key}={value}")),

@@ -299,6 +299,7 @@ impl Truncator {
         self.text(NAME, &mut results.mark);
         self.list(LAST_LINES, &mut results.names);
         results.names.iter_mut().for_each(|name| self.text(PATH, name));
+        self.names(LAST_LINES, &mut results.shared_with);
     }
 
     fn work(&mut self, work: &mut Work) {

@@ -10,6 +10,7 @@ use super::known_hosts::{self, KnownHosts};
 use super::session::{self, BlockReason};
 use super::user_config::{AddressFamily, SshTarget};
 use super::{SessionOwner, SshError, SshErrorKind, algorithms, auth, jump};
+use rankdeck_types::link_state::Prompt;
 use ssh2::Session;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub struct Connection {
     pub session: Session,
     pub target: SshTarget,
     pub(super) socket: Arc<OwnedFd>,
+    /// The login has asked the user for a password or a code: another one asks again (RING-2 of `auth`).
+    pub(super) has_prompted: bool,
 }
 
 impl Connection {
@@ -215,7 +218,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub fn connect(requested: &SshTarget, owner: &mut dyn SessionOwner) -> Result<Connection, SshError> {
     let mut target = Cow::Borrowed(requested);
     let mut dropped = 0;
+    let mut asking = AskingOwner { owner, has_asked: false };
     loop {
+        let owner = &mut asking;
         match attempt(&target, owner) {
             // AUTH-1: once more, with the configured keys alone.
             Err(error) if error.kind == SshErrorKind::TooManyKeys && !target.identities_only => {
@@ -235,10 +240,48 @@ pub fn connect(requested: &SshTarget, owner: &mut dyn SessionOwner) -> Result<Co
             other => {
                 return other.map(|mut connection| {
                     connection.target = requested.clone();
+                    connection.has_prompted = asking.has_asked;
                     connection
                 });
             }
         }
+    }
+}
+
+/// Notes whether a login asks for a password or a code.
+struct AskingOwner<'a> {
+    owner: &'a mut dyn SessionOwner,
+    has_asked: bool,
+}
+
+impl SessionOwner for AskingOwner<'_> {
+    fn interactive(&self) -> bool {
+        self.owner.interactive()
+    }
+
+    fn ask(&mut self, prompt: &Prompt) -> Option<String> {
+        self.has_asked |= matches!(prompt, Prompt::Password { .. });
+        self.owner.ask(prompt)
+    }
+
+    fn closing(&mut self) -> bool {
+        self.owner.closing()
+    }
+
+    fn progress(&mut self, what: &str, done: u64, total: u64) {
+        self.owner.progress(what, done, total);
+    }
+
+    fn starting(&mut self) {
+        self.owner.starting();
+    }
+
+    fn begun(&mut self) {
+        self.owner.begun();
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        self.owner.wake_fd()
     }
 }
 
@@ -318,7 +361,7 @@ fn login(
     let name = record_name(target);
     let known = KnownHosts::load(&[target.known_hosts.clone(), target.global_known_hosts.clone()].concat());
     algorithms::restrict(&session, target, &known.key_types(&name))?;
-    let mut connection = Connection { session, target: target.clone(), socket };
+    let mut connection = Connection { session, target: target.clone(), socket, has_prompted: false };
     handshake(&mut connection, direct, owner)?;
     known_hosts::check(&connection, &known, &name, &mut permit, owner)?;
     auth::login(&connection, &mut permit, owner)?;

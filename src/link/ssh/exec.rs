@@ -23,9 +23,6 @@ pub const MAX_OUTPUT: usize = 16 << 20;
 const MAX_STDERR: usize = 4 << 10;
 /// Timeout of closing the channel of an ended command.
 const CLOSING: Duration = Duration::from_secs(2);
-
-/// Timeout of a command whose output is complete.
-const PARTING: Duration = Duration::from_millis(500);
 /// Most reads of one stream before the other one and the deadline are checked.
 const READS: usize = 16;
 
@@ -60,7 +57,9 @@ pub fn run(
     let sent = SystemTime::now();
     let mut channel = session.start(owner, command, deadline)?;
     channel.end_input(owner, deadline).map_err(|blocked| fault(session, &blocked))?;
-    let output = collect(channel.as_mut(), owner, deadline, done);
+    let mut output = CommandOutput::default();
+    let collected = collect_more(channel.as_mut(), owner, (deadline, session.parting()), &mut output, done);
+    let output = collected.map(|()| output);
     finished(session, output.map_err(|blocked| fault(session, &blocked))?, sent)
 }
 
@@ -98,7 +97,8 @@ pub fn run_from(
             return Err(fault(session, &blocked));
         }
     }
-    collect_more(channel, owner, deadline, &mut output, done).map_err(|blocked| fault(session, &blocked))?;
+    let ends = (deadline, session.parting());
+    collect_more(channel, owner, ends, &mut output, done).map_err(|blocked| fault(session, &blocked))?;
     output.opened = Some(opened).filter(|_| !session.logs_in_per_command());
     finished(session, output, sent)
 }
@@ -231,15 +231,14 @@ fn feed(
     Ok(())
 }
 
-/// Collects output until `done` or the end, and closes the channel.
+/// Collects output until the end, and closes the channel.
 pub fn collect(
     channel: &mut dyn SshChannel,
     owner: &mut dyn SessionOwner,
     deadline: Instant,
-    done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<CommandOutput, BlockReason> {
     let mut output = CommandOutput::default();
-    collect_more(channel, owner, deadline, &mut output, done)?;
+    collect_more(channel, owner, (deadline, Duration::ZERO), &mut output, &|_| false)?;
     Ok(output)
 }
 
@@ -266,11 +265,12 @@ pub(crate) fn read_output(
     Ok(moved)
 }
 
-/// Continues [`collect`] with existing output.
+/// Continues [`collect`] with existing output, until `done` or the end; `parting`: how long the command may take to end
+/// after that.
 fn collect_more(
     channel: &mut dyn SshChannel,
     owner: &mut dyn SessionOwner,
-    mut deadline: Instant,
+    (mut deadline, parting): (Instant, Duration),
     output: &mut CommandOutput,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(), BlockReason> {
@@ -281,7 +281,7 @@ fn collect_more(
             satisfied = true;
             output.received = Some(SystemTime::now());
             // Most commands end at once; waiting frees a slot of the server (MaxSessions).
-            deadline = deadline.min(Instant::now() + PARTING);
+            deadline = deadline.min(Instant::now() + parting);
         }
         if channel.ended() {
             break;
@@ -517,6 +517,7 @@ mod tests {
     struct ShellSession {
         target: SshTarget,
         home: tempfile::TempDir,
+        parting: Duration,
     }
 
     impl ShellSession {
@@ -525,7 +526,7 @@ mod tests {
             let target = Openssh::new(&host, None).unwrap().target().clone();
             let home = tempfile::tempdir().unwrap();
             fs::write(home.path().join(".bashrc"), format!("{bashrc}\n")).unwrap();
-            ShellSession { target, home }
+            ShellSession { target, home, parting: Duration::from_millis(50) }
         }
 
         /// Runs `cat` after the marker, with `input`.
@@ -572,7 +573,24 @@ mod tests {
             None
         }
 
+        fn parting(&self) -> Duration {
+            self.parting
+        }
+
         fn release(self: Box<Self>) {}
+    }
+
+    /// A session is reused only if its command has ended.
+    #[test]
+    fn command_that_ends_late_is_waited_for_as_the_session_allows() {
+        for (parting, is_closed) in [(Duration::from_millis(50), false), (Duration::from_secs(30), true)] {
+            let session = ShellSession { parting, ..ShellSession::new("") };
+            let command = Script::started().run("echo REPLY; exec sleep 0.4").command();
+            let done = |bytes: &[u8]| after(bytes, "REPLY").is_some();
+            let within = Duration::from_secs(60);
+            let output = run_from(&session, &mut AbsentOwner, (&command, START), &[], within, &done).unwrap();
+            assert_eq!(output.closed, is_closed, "{parting:?}");
+        }
     }
 
     /// Input that runs as a command, and that `cat` and `read` would consume.

@@ -316,7 +316,7 @@ mod tests {
         let mut process = SshProcess::start(command).unwrap();
         assert_eq!(process.write(b"question").unwrap(), 8);
         let deadline = Instant::now() + Duration::from_secs(60);
-        let output = exec::collect(&mut process, &mut AbsentOwner, deadline, &|_| false).unwrap();
+        let output = exec::collect(&mut process, &mut AbsentOwner, deadline).unwrap();
         assert_eq!((output.status, output.last_error_line().as_str()), (Some(255), "no route"));
     }
 }

@@ -43,6 +43,11 @@ pub trait SshSession: Send {
         false
     }
 
+    /// Returns how long a command whose output is complete may take to end. The session is reused only after that.
+    fn parting(&self) -> Duration {
+        PARTING
+    }
+
     /// Releases the session for reuse.
     fn release(self: Box<Self>);
 
@@ -104,6 +109,11 @@ pub trait SshChannel {
     /// Closes it without waiting.
     fn abandon(&mut self);
 }
+
+/// Timeout of a command whose output is complete: a new login usually takes less.
+const PARTING: Duration = Duration::from_millis(500);
+/// The same if a new login asks the user for a password or a code.
+const PROMPTED_PARTING: Duration = Duration::from_secs(10);
 
 /// Time for a server to notice the end of the previous command: it counts commands (MaxSessions) until it has
 /// reaped the process, not until the channel is closed.
@@ -188,6 +198,10 @@ impl SshSession for Connection {
 
     fn refusal(&self, _output: &CommandOutput) -> Option<SshError> {
         None
+    }
+
+    fn parting(&self) -> Duration {
+        if self.has_prompted { PROMPTED_PARTING } else { PARTING }
     }
 
     fn release(self: Box<Self>) {

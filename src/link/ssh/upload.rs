@@ -355,7 +355,7 @@ fn finish(
     if let Err(blocked @ BlockReason::Closed) = channel.end_input(owner, deadline) {
         return Err(blocked);
     }
-    match exec::collect(channel, owner, deadline, &|_| false) {
+    match exec::collect(channel, owner, deadline) {
         Ok(late) => {
             received.status = late.status;
             received.stdout.extend(late.stdout);

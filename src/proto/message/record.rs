@@ -1,5 +1,6 @@
 //! Durable, numbered events of an agent.
 
+use super::sample::is_zero;
 use super::{LaunchSpec, RankEvent, StopMode};
 use crate::progress_bar::{ShownCounter, ShownProgress};
 use rankdeck_types::exit::Exit;
@@ -244,6 +245,12 @@ pub struct RunResults {
     pub bytes: u64,
     /// Names of the first ones below `folder`: checkpoints, then metrics, then others.
     pub names: Vec<String>,
+    /// Number of further files that this run or another one has written: both worked there.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared: u64,
+    /// Names of such runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_with: Vec<String>,
     /// The whole directory was searched.
     pub complete: bool,
 }

@@ -241,7 +241,7 @@ fn libssh2_169_half_sent_packet_blocks_reads() {
         channel.pause(&mut NonInteractive, deadline).unwrap();
     }
     channel.end_input(&mut NonInteractive, deadline).unwrap();
-    let output = exec::collect(channel.as_mut(), &mut NonInteractive, deadline, &|_| false).unwrap();
+    let output = exec::collect(channel.as_mut(), &mut NonInteractive, deadline).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "first");
 }
 
@@ -264,7 +264,7 @@ fn libssh2_half_sent_packet_is_finished_before_eof() {
     }
     assert!(!channel.is_half_sent());
     channel.end_input(&mut NonInteractive, deadline).unwrap();
-    let output = exec::collect(channel.as_mut(), &mut NonInteractive, deadline, &|_| false).unwrap();
+    let output = exec::collect(channel.as_mut(), &mut NonInteractive, deadline).unwrap();
     assert_eq!(
         (String::from_utf8_lossy(&output.stdout).trim(), output.status),
         ("first\nall of it", Some(3))

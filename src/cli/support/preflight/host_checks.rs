@@ -8,15 +8,16 @@ use rankdeck_proto::run_entry::HostRunState;
 use rankdeck_types::command::{CommandParts, LAUNCHER_MODULES, LAUNCHERS, file_name, is_python};
 use rankdeck_types::error::{HintedError, write_hint};
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::hidden;
-use rankdeck_types::host::{GpuSelection, Host};
+use rankdeck_types::host::{GpuSelection, Host, Transport};
 use rankdeck_types::learn::ActionKind;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::promise::Promise;
 use rankdeck_types::schema::variable_in;
 use rankdeck_types::words::{bytes, plural};
+use rankdeck_types::{hidden, quote};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Less free space cannot hold the records of a run.
 const LEAST_DISK: u64 = 8 << 20;
@@ -629,11 +630,15 @@ fn program(
             "the path in `launch.command` is relative to `launch.code`",
             "launch.code",
         ),
-        (Some(script), None) if !program.script_exists => CheckResult::failed(
-            format!("script not found: {script}"),
-            "copy it to the host, change `workdir`, or upload it with `launch.code = \"DIR\"`",
-            "launch.command",
-        ),
+        (Some(script), None) if !program.script_exists => {
+            let folder = Path::new(script).parent().unwrap_or(Path::new(".")).display().to_string();
+            let hint = match host.transport {
+                Transport::Local => format!("check the path with `ls {}`", quote::word(&folder)),
+                _ => "copy it to the host, change `workdir`, or upload it with `launch.code = \"DIR\"`"
+                    .to_owned(),
+            };
+            CheckResult::failed(format!("script not found: {script}"), hint, "launch.command")
+        }
         _ if launcher(&subject.draft.experiment.launch.command).is_some()
             && !(subject.draft.experiment.launch.keep_launcher && subject.draft.world_size() == Some(1)) =>
         {

@@ -26,7 +26,7 @@ use rankdeck_core::compare::{below, bootstrap_interval, interquartile_mean};
 use rankdeck_proto::{folders, regular, trust};
 use rankdeck_types::experiment::{Experiment, LaunchConfig};
 use rankdeck_types::words::{NONE, clean, count, fixed, plural};
-use rankdeck_types::{hidden, quote};
+use rankdeck_types::{hidden, override_key, quote};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use slots::{FreeGpuFinder, TrialSlot};
@@ -623,7 +623,7 @@ fn different(all: &[Experiment], trials: &[Vec<String>]) -> Result<(), Failure> 
         let Some(first) = seen.insert(view, index) else { continue };
         let (one, other) = (&trials[first], &trials[index]);
         let own = other.iter().filter(|set| !one.contains(set));
-        let keys: BTreeSet<&str> = own.filter_map(|set| set.split_once('=')).map(|(key, _)| key).collect();
+        let keys: BTreeSet<String> = own.map(|set| override_key::key(set)).collect();
         let keys: Vec<String> = keys.into_iter().map(|key| format!("`{key}`")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         return Err(Failure::usage(format!(
@@ -709,12 +709,13 @@ impl Trial {
 
     /// Its seed, if the sweep sets it.
     fn seed(&self) -> Option<&str> {
-        self.sets.iter().find_map(|set| set.strip_prefix("run.seed="))
+        let own = self.sets.iter().find(|set| is_seed(set))?;
+        override_key::parse(own).map(|parsed| parsed.value.trim())
     }
 
     /// Its overrides without the seed.
     fn variant(&self) -> Vec<&str> {
-        self.sets.iter().map(String::as_str).filter(|set| !set.starts_with("run.seed=")).collect()
+        self.sets.iter().map(String::as_str).filter(|set| !is_seed(set)).collect()
     }
 }
 
@@ -745,6 +746,10 @@ impl TrialState {
 enum TrialEvent {
     Line(usize, Value),
     End(usize, i32),
+}
+
+fn is_seed(set: &str) -> bool {
+    override_key::key(set) == "run.seed"
 }
 
 /// Overrides for readers.
@@ -803,13 +808,11 @@ fn trials(args: &RunArgs) -> Result<Option<Vec<Vec<String>>>, Failure> {
 
 /// Rejects a key that is set twice in a trial, and duplicate trials.
 fn distinct(trials: &[Vec<String>], sets: &[String]) -> Result<(), Failure> {
-    let key = |set: &str| set.split_once('=').map_or(set, |(key, _)| key).trim().to_owned();
-    let whole: BTreeSet<String> = sets.iter().map(|set| key(set)).collect();
+    let whole: BTreeSet<String> = sets.iter().flat_map(|set| override_key::keys(set)).collect();
     let mut seen = BTreeSet::new();
     for trial in trials.iter().take(MAX_TRIALS) {
         let mut own = BTreeSet::new();
-        for set in trial {
-            let key = key(set);
+        for key in trial.iter().flat_map(|set| override_key::keys(set)) {
             if whole.contains(&key) {
                 return Err(Failure::usage(format!("`{key}` is set by both --set and the sweep"))
                     .hint(format!("remove `--set {key}=...`, or do not sweep `{key}`")));
@@ -914,6 +917,7 @@ mod tests {
         for (trials, sets, word) in [
             (&["run.seed=1"][..], &["run.seed=3"][..], "--set"),
             (&["run.seed=1 run.seed=2"], &[], "run.seed"),
+            (&["run.\"seed\"=1"], &["run={seed=3}"], "--set"),
             (&["a=1", "a=2", "a=1"], &[], "a=1"),
         ] {
             let failure = check(trials, sets).unwrap_err();

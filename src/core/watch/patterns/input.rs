@@ -1,6 +1,9 @@
 //! Runs that wait for their input most of the time: for batches of data loaders, or for steps of environments in
 //! worker processes.
 //!
+//! Stepping environments is the work of reinforcement learning, and a healthy run may spend more than half of its time
+//! on it: the bound is higher than that for data loaders.
+//!
 //! The hook of a script counts the time of these waits. Ranks that share gradients wait for the slowest: a run is
 //! bound by its input only if every rank is, over a whole interval. Intervals are measured on the clock of each
 //! rank's host. A run that is reported stays so until the share is clearly lower, so that it does not flap.
@@ -13,9 +16,11 @@ use std::collections::BTreeMap;
 
 /// Length of an interval, ms.
 const INTERVAL_MS: u64 = 60_000;
-/// Share of the time from which a rank is bound by its input, and below which it is not any more.
+/// Share of the time from which a rank is bound by its input, for data loaders and for environments.
 const BOUND: f64 = 0.5;
-const OVER: f64 = 0.4;
+const ENVIRONMENTS_BOUND: f64 = 0.8;
+/// How much less ends it.
+const OVER: f64 = 0.1;
 /// Iterations of an interval from which it shows how the run trains.
 const ITERATIONS: u64 = 2;
 
@@ -62,8 +67,12 @@ impl InputHistory {
         if self.began.is_empty() {
             self.began = now;
         } else if awake_ms.saturating_sub(since) >= INTERVAL_MS {
-            let least = if self.bound.is_some() { OVER } else { BOUND };
-            self.bound = measure(model, &self.began, &now).filter(|bound| bound.share >= least);
+            let less = if self.bound.is_some() { OVER } else { 0.0 };
+            let least = |kind: InputKind| match kind {
+                InputKind::DataLoader => BOUND - less,
+                InputKind::Environments => ENVIRONMENTS_BOUND - less,
+            };
+            self.bound = measure(model, &self.began, &now).filter(|bound| bound.share >= least(bound.kind));
             (self.since, self.began) = (Some(awake_ms), now);
         }
         self.bound.clone()

@@ -241,11 +241,15 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
 
 /// Ranks that wait for input during these shares of the time, for so long.
 fn loads(shares: [f64; 4], ms: u64) -> Cluster {
+    waits(InputKind::DataLoader, shares, ms)
+}
+
+fn waits(kind: InputKind, shares: [f64; 4], ms: u64) -> Cluster {
     let mut c = script(FREE, 0, &|_, _, _| {});
     drive(&mut c, ms, |rank, now, sample| {
         sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
         let waited_ms = (now as f64 * shares[rank as usize]) as u64;
-        let input = InputSample { kind: InputKind::DataLoader, waited_ms, site: "train.py:31".into() };
+        let input = InputSample { kind, waited_ms, site: "train.py:31".into() };
         sample.page = Some(PageSample {
             train_iter: now / 100,
             input: Some(input),
@@ -269,6 +273,13 @@ fn run_bound_by_its_input_is_a_warning() {
 fn rank_that_does_not_wait_for_input_explains_the_others() {
     assert_eq!(reported(&loads([0.9, 0.3, 0.9, 0.9], 200_000)), []);
     assert_eq!(reported(&loads([0.9; 4], 40_000)), [], "for less than a minute");
+}
+
+#[test]
+fn run_is_bound_by_environments_only_at_a_higher_share() {
+    let steps = |shares: [f64; 4]| reported(&waits(InputKind::Environments, shares, 200_000));
+    assert_eq!(steps([0.9, 0.75, 0.9, 0.9]), [], "stepping environments is its work");
+    assert_eq!(steps([0.9, 0.85, 0.9, 0.9]), [(Severity::Amber, Reason::InputBound)]);
 }
 
 /// Two scripts' ranks that step ten times a second, with the running statistics that `change` makes.
