@@ -29,6 +29,7 @@ pub(crate) mod ppo_loss;
 pub mod sac;
 pub mod stop_points;
 pub mod td3;
+pub mod twin_critics;
 
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
@@ -260,6 +261,11 @@ pub struct BuildContext<'a> {
     pub start_iteration: u64,
 }
 
+/// Bytes of a bucket of gradients (`distributed.bucket_mb`).
+fn bucket_bytes(experiment: &Experiment) -> usize {
+    (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize
+}
+
 /// This rank's environments, reset. Where a stop was requested before they had started, stand-ins: all ranks
 /// make the collectives that follow, and the [loop](crate::training) ends before anything is stepped.
 fn environments(build: &BuildContext<'_>) -> Result<Box<dyn VectorEnv>, TrainerError> {
@@ -302,8 +308,8 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
         Learn::Ppg(settings) => Ok(Box::new(ppg::PpgObjective::new(settings, build)?)),
         Learn::A2c(settings) => Ok(Box::new(a2c::A2cObjective::new(settings, build)?)),
         Learn::Dqn(settings) => Ok(Box::new(dqn::DqnAlgorithm::new(settings, build)?)),
-        Learn::Sac(settings) => Ok(Box::new(sac::SacAlgorithm::new(settings, build)?)),
-        Learn::Td3(settings) => Ok(Box::new(td3::Td3Algorithm::new(settings, build)?)),
+        Learn::Sac(settings) => Ok(Box::new(sac::build(settings, build)?)),
+        Learn::Td3(settings) => Ok(Box::new(td3::build(settings, build)?)),
     }
 }
 

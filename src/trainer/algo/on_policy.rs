@@ -150,7 +150,7 @@ impl OnPolicyLearner {
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
-        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
+        let bucket = super::bucket_bytes(experiment);
         let mut ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let parts = splits_backward(&mut ddp, policy.layout().trunk.as_ref(), *device, group);
         let groups = super::groups(build)?;
