@@ -368,7 +368,7 @@ impl OnPolicyLearner {
         arrays.push(Array::of("adam.second", &self.adam.second)?);
         let words = |name: &str, values: Vec<u64>| NamedWords { name: name.into(), values };
         let [observations, returns] = self.collector.moment_words();
-        Ok(AlgorithmState {
+        let mut state = AlgorithmState {
             arrays,
             words: vec![
                 words("adam.steps", vec![self.adam.steps]),
@@ -376,9 +376,10 @@ impl OnPolicyLearner {
                 words("moments.observations", observations),
                 words("moments.returns", returns),
             ],
-            envs: self.collector.save_envs(),
-            words_per_env: self.collector.words_per_env(),
-        })
+            ..AlgorithmState::default()
+        };
+        state.add_envs(self.collector.save_envs(), self.collector.words_per_env());
+        Ok(state)
     }
 
     /// Steps that each parameter has missed; empty for networks whose parameters miss none.
