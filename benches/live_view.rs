@@ -100,8 +100,8 @@ impl VectorEnv for Frames {
     fn words_per_env(&self) -> Option<usize> {
         None
     }
-    fn save(&self) -> Option<Vec<u64>> {
-        None
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+        Ok(None)
     }
     fn restore(&mut self, _: &[u64]) -> Result<(), EnvError> {
         Ok(())

@@ -130,6 +130,20 @@ impl VectorEnv for FittedEnv {
         Ok(())
     }
 
+    fn start_reset(&mut self) -> Result<(), EnvError> {
+        self.inner.start_reset()
+    }
+
+    fn finish_reset(&mut self) -> Result<(), EnvError> {
+        self.inner.finish_reset()?;
+        self.convert();
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+
     fn watch(&mut self, watcher: Watcher) {
         self.inner.watch(watcher);
     }
@@ -142,7 +156,7 @@ impl VectorEnv for FittedEnv {
         self.inner.words_per_env()
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
         self.inner.save()
     }
 
@@ -194,8 +208,8 @@ mod tests {
         fn words_per_env(&self) -> Option<usize> {
             None
         }
-        fn save(&self) -> Option<Vec<u64>> {
-            None
+        fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+            Ok(None)
         }
         fn restore(&mut self, _: &[u64]) -> Result<(), EnvError> {
             Ok(())

@@ -264,6 +264,18 @@ pub trait VectorEnv {
     fn retire(&mut self, _index: usize) {}
     /// Starts again with the seeds of [`make_vector`], so that the same episodes follow.
     fn reset(&mut self) -> Result<(), EnvError>;
+    /// Starts a reset, which may continue in another process. [`VectorEnv::finish_reset`] ends it; until then
+    /// nothing else is asked of these environments.
+    fn start_reset(&mut self) -> Result<(), EnvError> {
+        self.reset()
+    }
+    /// Waits for the reset that was begun.
+    fn finish_reset(&mut self) -> Result<(), EnvError> {
+        Ok(())
+    }
+    /// Asks the processes of these environments to end and returns at once; dropping the environments waits for
+    /// them. Environments cannot be used after it.
+    fn close(&mut self) {}
     /// Steps and resets call `watcher` with their progress. Environments whose steps are faster than the call
     /// do not.
     fn watch(&mut self, _watcher: Watcher) {}
@@ -274,8 +286,9 @@ pub trait VectorEnv {
     fn picture(&mut self, _index: usize) -> Result<Option<EnvImage>, EnvError> {
         Ok(None)
     }
-    /// Every environment's state, in order; `None` when it cannot be saved.
-    fn save(&self) -> Option<Vec<u64>>;
+    /// Every environment's state, in order; `None` where environments of this kind cannot be saved. An error:
+    /// these ones could not be saved now, and can be stepped further.
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError>;
     /// Restores [`VectorEnv::save`] of the same number of environments.
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError>;
 }
@@ -296,10 +309,11 @@ pub fn make_vector(
     if let Some(library) = library::EnvLibrary::open(env)? {
         return library.make(envs, streams);
     }
-    match in_rust(env)? {
-        true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
-        false => python::make_all(env, envs, streams, None, WorkerImports::CurrentDirectory),
+    if in_rust(env)? {
+        return classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id));
     }
+    let imports = WorkerImports::CurrentDirectory;
+    Ok(python::make_groups(env, &[envs], streams, (None, None), imports)?.remove(0))
 }
 
 /// Makes environments of one kind, whose shapes are known.
@@ -351,16 +365,37 @@ impl EnvFactory {
         start_iteration: u64,
         purpose: EnvPurpose,
     ) -> Result<Box<dyn VectorEnv>, EnvError> {
+        Ok(self.make_groups(&[envs], first_env, seeds, start_iteration, purpose)?.remove(0))
+    }
+
+    /// As [`EnvFactory::make`], in a vector for each of `counts`, one after the other from `first_env` on. Their
+    /// workers start at the same time.
+    pub fn make_groups(
+        &self,
+        counts: &[usize],
+        first_env: u32,
+        seeds: &Seeds,
+        start_iteration: u64,
+        purpose: EnvPurpose,
+    ) -> Result<Vec<Box<dyn VectorEnv>>, EnvError> {
         let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
-        if let Some(library) = &self.library {
-            return library.make(envs, streams);
-        }
         // The environment that gave its shapes has no rendering.
         let worker = (purpose != EnvPurpose::Show).then(|| self.worker.take()).flatten();
-        if in_rust(&self.env)? {
-            return make_vector(&self.env, envs, first_env, seeds, start_iteration, purpose);
+        if self.library.is_none() && !in_rust(&self.env)? {
+            return python::make_groups(&self.env, counts, streams, (worker, Some(&self.spec)), self.imports);
         }
-        python::make_all(&self.env, envs, streams, worker, self.imports)
+        let mut first_env = first_env;
+        let group = |envs: &usize| {
+            let streams = Streams { first_env, ..streams };
+            first_env = first_env.wrapping_add(*envs as u32);
+            match &self.library {
+                Some(library) => library.make(*envs, streams),
+                None => {
+                    classic::make(&self.env, *envs, streams).ok_or_else(|| EnvError::unknown(&self.env.id))
+                }
+            }
+        };
+        counts.iter().map(group).collect()
     }
 }
 
@@ -375,6 +410,14 @@ fn in_rust(env: &Env) -> Result<bool, EnvError> {
         (EnvWorker::Rust, _) => Ok(true),
         (EnvWorker::Auto, _) => Ok(known && env.python_keys().is_empty()),
         _ => Ok(false),
+    }
+}
+
+/// Names `count` environments by their indices over all ranks.
+fn indices(first: u32, count: usize) -> String {
+    match count {
+        1 => format!("environment {first}"),
+        _ => format!("environments {first} to {}", first.wrapping_add(count as u32).wrapping_sub(1)),
     }
 }
 

@@ -5,10 +5,11 @@
 //! - LIBRARY-1: shapes and sizes that a library reports are bounded before anything is allocated for them.
 //! - LIBRARY-2: rewards and observations are finite, or the step is an error that names the environment by its
 //!   index over all ranks; a failure or a crash in the library names it and the function.
+//! - LIBRARY-3: a failure to save states is an error that names the environments and the step, never a state.
 
 use super::{
     ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Spec,
-    StepOutcome, Streams, VectorEnv,
+    StepOutcome, Streams, VectorEnv, indices,
 };
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::error::HintedError;
@@ -268,6 +269,11 @@ impl EnvLibrary {
     }
 
     fn succeeded(&self, code: c_int, function: &str) -> Result<(), EnvError> {
+        self.succeeded_at(code, function, "")
+    }
+
+    /// `place`: where it was called, after the name of the function; may be empty.
+    fn succeeded_at(&self, code: c_int, function: &str, place: &str) -> Result<(), EnvError> {
         if code == 0 {
             return Ok(());
         }
@@ -276,7 +282,7 @@ impl EnvLibrary {
         // SAFETY: as above.
         let text = text.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
         let text = text.map_or_else(|| format!("code {code}"), |text| text.chars().take(500).collect());
-        Err(failed(&self.path, format!("{function} failed: {text}"), "check the library", false))
+        Err(failed(&self.path, format!("{function} failed{place}: {text}"), "check the library", false))
     }
 
     /// `envs` environments, reset.
@@ -298,6 +304,7 @@ impl EnvLibrary {
             rewards: vec![0.0; envs],
             flags: [vec![0; envs], vec![0; envs]],
             running: vec![(0.0, 0); envs],
+            steps: 0,
         };
         vector.reset()?;
         Ok(Box::new(vector))
@@ -345,6 +352,8 @@ struct LibraryVector {
     flags: [Vec<u8>; 2],
     /// Return and length of each environment's current episode.
     running: Vec<(f64, u64)>,
+    /// Steps of all environments since they were made.
+    steps: u64,
 }
 
 impl Drop for LibraryVector {
@@ -439,6 +448,7 @@ impl VectorEnv for LibraryVector {
             (self.library.step)(self.batch.as_ptr(), actions, &mut raw)
         });
         self.library.succeeded(code, "rankdeck_env_step")?;
+        self.steps += 1;
         self.refuse_non_finite()?;
         outcome.episodes.clear();
         let width = self.library.spec.observation_len();
@@ -485,16 +495,17 @@ impl VectorEnv for LibraryVector {
         (self.library.state_bytes > 0).then(|| self.words())
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
-        let (save, _) = self.library.state.filter(|_| self.library.state_bytes > 0)?;
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+        let Some((save, _)) = self.library.state.filter(|_| self.library.state_bytes > 0) else {
+            return Ok(None);
+        };
         let each = self.library.state_bytes;
         let mut states = vec![0_u8; each * self.envs];
         // SAFETY: room for the state of each environment.
         let code =
             inside(c"rankdeck_env_save", || unsafe { save(self.batch.as_ptr(), states.as_mut_ptr().cast()) });
-        if code != 0 {
-            return None;
-        }
+        let place = format!(" in {} after step {}", indices(self.first_env, self.envs), self.steps);
+        self.library.succeeded_at(code, "rankdeck_env_save", &place)?;
         let mut words = Vec::with_capacity(self.words() * self.envs);
         for ((episode_return, length), state) in self.running.iter().zip(states.chunks_exact(each)) {
             words.extend([episode_return.to_bits(), *length]);
@@ -504,7 +515,7 @@ impl VectorEnv for LibraryVector {
                 u64::from_le_bytes(word)
             }));
         }
-        Some(words)
+        Ok(Some(words))
     }
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
@@ -591,7 +602,7 @@ mod tests {
             before.iter().flat_map(|(_, outcome)| outcome.episodes.clone()).collect();
         assert!(episodes.len() >= 4, "{episodes:?}");
         assert!(episodes.iter().all(|episode| episode.length >= 10 && episode.episode_return <= 0.91));
-        let state = whole.save().unwrap();
+        let state = whole.save().unwrap().unwrap();
         assert_eq!(state.len(), 4 * whole.words_per_env().unwrap());
         let mut resumed = vector(&env, 4, 9);
         resumed.restore(&state).unwrap();
@@ -673,5 +684,24 @@ mod tests {
             ),
         );
         assert!(error.unwrap().to_string().contains("rankdeck_env_step failed: no track"));
+    }
+
+    /// LIBRARY-3.
+    #[test]
+    fn library_3_failed_save_names_environments_and_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, from) = (grid(), "int rankdeck_env_save(void *all, void *states) {");
+        assert!(source.contains(from));
+        let source = source.replace(from, &format!("{from} if (1) return 5;"));
+        let Some(library) = built(folder.path(), "unsaved", &source) else { return };
+        let mut made = vector(&env(&library), 2, 6);
+        played(&mut *made, 0, 3);
+        let text = made.save().unwrap_err().to_string();
+        for part in ["rankdeck_env_save", "environments 6 to 7", "step 3", "code 5"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // It is no state, and the environments go on.
+        assert!(made.words_per_env().is_some());
+        played(&mut *made, 3, 3);
     }
 }

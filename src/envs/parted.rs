@@ -1,7 +1,7 @@
 //! Environments in several parts that are stepped at the same time, as one vector.
 //!
-//! Every part begins its step before the first is waited for. Rows stand in the order of the parts, so that
-//! results do not depend on how many there are.
+//! Every part begins its step, or its reset, before the first is waited for, and all end at the same time. Rows
+//! stand in the order of the parts, so that results do not depend on how many there are.
 
 use super::{
     ActionSpace, Actions, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv, Watcher,
@@ -61,6 +61,13 @@ fn copy_rows(to: &mut ObservationBuffer, from: Observations<'_>, rows: &Range<us
         (ObservationBuffer::F32(to), Observations::F32(from)) => to[range].copy_from_slice(from),
         (ObservationBuffer::U8(to), Observations::U8(from)) => to[range].copy_from_slice(from),
         _ => {}
+    }
+}
+
+impl Drop for PartedVector {
+    fn drop(&mut self) {
+        // All together, before the first is waited for.
+        self.close();
     }
 }
 
@@ -127,11 +134,22 @@ impl VectorEnv for PartedVector {
     }
 
     fn reset(&mut self) -> Result<(), EnvError> {
-        for part in &mut self.parts {
-            part.vector.reset()?;
-        }
+        self.start_reset()?;
+        self.finish_reset()
+    }
+
+    fn start_reset(&mut self) -> Result<(), EnvError> {
+        self.parts.iter_mut().try_for_each(|part| part.vector.start_reset())
+    }
+
+    fn finish_reset(&mut self) -> Result<(), EnvError> {
+        self.parts.iter_mut().try_for_each(|part| part.vector.finish_reset())?;
         self.gather();
         Ok(())
+    }
+
+    fn close(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.vector.close());
     }
 
     fn watch(&mut self, watcher: Watcher) {
@@ -153,9 +171,13 @@ impl VectorEnv for PartedVector {
         }
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
-        let parts: Option<Vec<Vec<u64>>> = self.parts.iter().map(|part| part.vector.save()).collect();
-        parts.map(|parts| parts.concat())
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+        let mut words = Vec::new();
+        for part in &self.parts {
+            let Some(own) = part.vector.save()? else { return Ok(None) };
+            words.extend(own);
+        }
+        Ok(Some(words))
     }
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
@@ -194,10 +216,85 @@ mod tests {
             assert_eq!((&one.truncated, &one.episodes), (&other.truncated, &other.episodes));
         }
         assert_eq!(whole.save(), parted.save());
-        let state = whole.save().unwrap();
+        let state = whole.save().unwrap().unwrap();
         let mut again = PartedVector::new(vec![vector(0, 4), vector(4, 1)]);
         again.restore(&state).unwrap();
         assert_eq!(again.observations(), whole.observations());
         assert!(parted.step(Actions::Discrete(&[0]), &mut outcomes[1]).is_err(), "too few actions");
+    }
+
+    /// Logs what is asked of it.
+    struct LoggedVector {
+        inner: Box<dyn VectorEnv>,
+        name: char,
+        log: Rc<RefCell<String>>,
+    }
+
+    impl LoggedVector {
+        fn note(&self, what: &str) {
+            self.log.borrow_mut().push_str(&format!("{what} {}, ", self.name));
+        }
+    }
+
+    impl Drop for LoggedVector {
+        fn drop(&mut self) {
+            self.note("drop");
+        }
+    }
+
+    impl VectorEnv for LoggedVector {
+        fn spec(&self) -> &Spec {
+            self.inner.spec()
+        }
+        fn len(&self) -> usize {
+            self.inner.len()
+        }
+        fn observations(&self) -> Observations<'_> {
+            self.inner.observations()
+        }
+        fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
+            self.inner.step(actions, outcome)
+        }
+        fn reset(&mut self) -> Result<(), EnvError> {
+            self.note("reset");
+            self.inner.reset()
+        }
+        fn start_reset(&mut self) -> Result<(), EnvError> {
+            self.note("start");
+            self.inner.start_reset()
+        }
+        fn finish_reset(&mut self) -> Result<(), EnvError> {
+            self.note("finish");
+            self.inner.finish_reset()
+        }
+        fn close(&mut self) {
+            self.note("close");
+        }
+        fn words_per_env(&self) -> Option<usize> {
+            self.inner.words_per_env()
+        }
+        fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+            self.inner.save()
+        }
+        fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
+            self.inner.restore(words)
+        }
+    }
+
+    #[test]
+    fn parts_reset_and_end_at_the_same_time() {
+        let log = Rc::new(RefCell::new(String::new()));
+        let part = |name, first| -> Box<dyn VectorEnv> {
+            Box::new(LoggedVector { inner: vector(first, 2), name, log: Rc::clone(&log) })
+        };
+        let mut parted = PartedVector::new(vec![part('a', 0), part('b', 2)]);
+        let start = parted.observations().f32().unwrap().to_vec();
+        let mut outcome = StepOutcome::new(parted.spec(), 4);
+        parted.step(Actions::Discrete(&[0; 4]), &mut outcome).unwrap();
+        parted.reset().unwrap();
+        assert_eq!(parted.observations(), Observations::F32(&start));
+        drop(parted);
+        let log = log.borrow();
+        assert_eq!(*log, "start a, start b, finish a, finish b, close a, close b, drop a, drop b, ");
     }
 }

@@ -56,8 +56,8 @@ impl VectorEnv for UnstartedEnv {
         None
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
-        None
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+        Ok(None)
     }
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {

@@ -216,3 +216,45 @@ fn checkpoint_2_other_algorithm_or_env_exits_2_with_its_key() {
         assert_eq!(errors.len(), 2, "{key}: {}", resumed.logs());
     }
 }
+
+/// LIBRARY-3: rank 1 cannot save its environments. The checkpoint has none, and a restart starts new episodes.
+#[test]
+fn library_3_checkpoint_without_environments_resumes() {
+    let folder = tempfile::tempdir().unwrap();
+    let examples = rankdeck_testkit::repository("examples/env");
+    let (source, library) = (folder.path().join("unsaved.c"), folder.path().join("unsaved.so"));
+    let (text, from) =
+        (std::fs::read_to_string(examples.join("grid.c")).unwrap(), "  memcpy(states, batch->");
+    assert!(text.contains(from) && text.contains("#include <stdlib.h>"));
+    let fails = "  if (getenv(\"RANK\")[0] == '1') return 5;\n";
+    std::fs::write(&source, text.replace(from, &format!("{fails}{from}"))).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-O1", "-shared", "-fPIC", "-I"]).arg(&examples).arg("-o").arg(&library).arg(&source);
+    match compiler.status() {
+        Ok(status) => assert!(status.success()),
+        Err(_) => return rankdeck_testkit::skipped("no C compiler"),
+    }
+    let text = |steps: u64| {
+        let library = library.display();
+        format!(
+            "[run]\nname = 'test'\ntotal_steps = {steps}\n[env]\nid = 'grid'\nnum_envs = 4\nlibrary = '{library}'\n\
+             [policy]\nhidden = [16]\n[collect]\nnum_steps = 16\n[learn]\nalgorithm = 'ppo'\n[eval]\nevery = 0\n"
+        )
+    };
+    let mut run = Run::start(&text(128), &["--spawn", "2"]);
+    run.end_with(0);
+    let reported = run.logs().lines().any(|line| {
+        ["rank 1", "rankdeck_env_save", "environments 2 to 3", "step 32"]
+            .iter()
+            .all(|part| line.contains(part))
+    });
+    assert!(reported, "{}", run.logs());
+    let path = run.file("checkpoints/latest.ckpt");
+    let header = load(&path).header;
+    assert_eq!((header.words_per_env, header.words_per_rank), (0, RankCounters::WORDS));
+    assert_eq!(header.env_step, 128);
+    let mut resumed = Run::start(&text(256), &["--spawn", "2", "--resume", path.to_str().unwrap()]);
+    resumed.end_with(0);
+    assert!(resumed.logs().contains("starting new episodes"), "{}", resumed.logs());
+    assert_eq!(load(&resumed.file("checkpoints/latest.ckpt")).header.env_step, 256);
+}

@@ -3,7 +3,8 @@
 
 Started in place of the interpreter: `-c PROGRAM MEMORY PROGRAM_FD ID`. Observations count the steps since the reset; the reward is the
 action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does so. With fake-slow:PATH
-the first environment of a step is through at once and the second waits until PATH exists.
+the first environment of a step is through at once and the second waits until PATH exists. fake-deaf reads nothing, fake-differs has other
+spaces from the second environment of the rank on, fake-stays ignores the end of its input.
 """
 import json
 import mmap
@@ -21,11 +22,17 @@ def message(tag, value):
     os.write(1, tag + struct.pack("<I", len(text)) + text)
 
 
-envs = json.loads(requests.readline())["envs"]
+if name == "fake-deaf":
+    time.sleep(3600)
+at = json.loads(requests.readline())
 if name == "fake-silent":
     time.sleep(3600)
-message(b"S", {"shape": [2], "type": "f32", "actions": {"n": 2}})
-at = json.loads(requests.readline())
+while "id" in at:
+    envs, first = at["envs"], at["first_env"]
+    message(b"S", {"shape": [3 if first and name == "fake-differs" else 2], "type": "f32", "actions": {"n": 2}})
+    at = json.loads(requests.readline() or "null")
+    if at is None:
+        sys.exit(0)
 shared = mmap.mmap(memory, at["size"])
 
 
@@ -37,6 +44,8 @@ counts = [0] * envs
 while True:
     request = requests.read(1)
     if not request:
+        if name == "fake-stays":
+            time.sleep(3600)
         break
     for env in range(envs):
         if request == b"s" and env == 1 and name.startswith("fake-slow:"):

@@ -58,7 +58,7 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
     };
     let each = vector.words_per_env().unwrap();
     let begin = |seen: &[f32], state: &[u8]| Sha256::new().chain_update(bytes(seen)).chain_update(state);
-    let state = states(vector.save().unwrap(), each);
+    let state = states(vector.save().unwrap().unwrap(), each);
     let mut playing: Vec<Playing> = (0..envs)
         .map(|i| Playing {
             random: Generator::from_words(&[base as u32, i as u32]),
@@ -90,7 +90,7 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
                 vector.step(Actions::Continuous(&actions), &mut outcome).unwrap();
             }
         }
-        let state = states(vector.save().unwrap(), each);
+        let state = states(vector.save().unwrap().unwrap(), each);
         let seen = vector.observations().f32().unwrap();
         let last = outcome.final_observations.view().f32().unwrap();
         for (i, env) in playing.iter_mut().enumerate() {

@@ -272,14 +272,14 @@ impl<T: ClassicTask> VectorEnv for ClassicVector<T> {
         Some(COMMON + T::WORDS)
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
         let mut words = Vec::with_capacity(self.slots.len() * (COMMON + T::WORDS));
         for slot in &self.slots {
             words.extend([slot.episode_return.to_bits(), slot.length]);
             words.extend(slot.random.to_state());
             slot.task.save(&mut words);
         }
-        Some(words)
+        Ok(Some(words))
     }
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(episodes.len() as u64, done);
         assert!(done > 10);
         let running: u64 =
-            env.save().unwrap().chunks(env.words_per_env().unwrap()).map(|words| words[1]).sum();
+            env.save().unwrap().unwrap().chunks(env.words_per_env().unwrap()).map(|words| words[1]).sum();
         assert_eq!(episodes.iter().map(|e| e.length).sum::<u64>() + running, 3 * 400);
         assert!(episodes.iter().all(|e| e.episode_return == e.length as f64));
     }
@@ -381,7 +381,7 @@ mod tests {
             let mut env = vector(id, 2, 0, 4);
             play(env.as_mut(), 57);
             let mut copy = vector(id, 2, 9, 4);
-            copy.restore(&env.save().unwrap()).unwrap();
+            copy.restore(&env.save().unwrap().unwrap()).unwrap();
             assert_eq!(bits(copy.observations()), bits(env.observations()), "{id}");
             assert_eq!(play(copy.as_mut(), 300), play(env.as_mut(), 300), "{id}");
             assert!(copy.restore(&[1, 2, 3]).is_err());

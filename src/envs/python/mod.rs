@@ -10,12 +10,15 @@
 //! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else
 //!   to the rank. The exception is the count of environments that the worker has finished: the rank reads it
 //!   while it waits.
-//! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an
-//!   [`EnvError::Worker`].
+//! - PYTHON-2: every wait for the worker is bounded, to write to it as well as to read from it; a worker that
+//!   fails, dies or hangs becomes an [`EnvError::Worker`].
+//! - PYTHON-5: all workers of a rank have the same spaces, those of the [factory](super::EnvFactory), or their
+//!   environments are refused before they are reset.
 //! - PYTHON-4: rewards and observations are finite numbers of the spaces' shapes, or the step is an error
 //!   that names the environment by its index over all ranks.
 //! - PYTHON-3: no worker outlives its [`PythonVector`], or the [factory](super::EnvFactory) that it waits in,
-//!   nor the thread that made it (parent-death signal, and end of its input).
+//!   nor the thread that made it (parent-death signal, and end of its input). The workers of a rank end at the
+//!   same time.
 
 mod process;
 mod shared;
@@ -23,11 +26,12 @@ mod shared;
 use super::parted::PartedVector;
 use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
-    Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports,
+    Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports, indices,
 };
 pub(super) use process::PythonWorker;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::EnvImage;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -163,37 +167,99 @@ pub fn default_workers(env: &Env) -> usize {
 /// What ids of EnvPool begin with; it has threads of its own.
 const ENVPOOL: &str = "envpool:";
 
-/// `envs` environments, reset, in as many workers as [`Env::workers`] asks for; the first is `open` or new.
-pub(super) fn make_all(
+/// Groups of `counts` environments, reset, each in as many workers as [`Env::workers`] asks for; the first of all
+/// workers is `open` or new. All have the spaces of `expected`, or of the first worker (PYTHON-5).
+pub(super) fn make_groups(
     env: &Env,
-    envs: usize,
+    counts: &[usize],
     streams: Streams,
-    mut open: Option<PythonWorker>,
+    (mut open, expected): (Option<PythonWorker>, Option<&Spec>),
     imports: WorkerImports,
-) -> Result<Box<dyn VectorEnv>, EnvError> {
-    let count = workers(env, envs, streams.purpose);
-    let mut started = Vec::with_capacity(count);
-    for i in 0..count {
-        let (from, to) = (envs * i / count, envs * (i + 1) / count);
+) -> Result<Vec<Box<dyn VectorEnv>>, EnvError> {
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for envs in counts {
+        let count = workers(env, *envs, streams.purpose);
+        parts.extend(
+            (0..count).map(|i| (first + envs * i / count, envs * (i + 1) / count - envs * i / count)),
+        );
+        first += envs;
+    }
+    let mut started = Vec::with_capacity(parts.len());
+    for _ in &parts {
+        match open.take().map_or_else(|| PythonWorker::start(env, imports), Ok) {
+            Ok(worker) => started.push(worker),
+            Err(error) => {
+                started.iter_mut().for_each(PythonWorker::close);
+                return Err(error);
+            }
+        }
+    }
+    // All import, make their environments and reset them at the same time.
+    let mut numbered = parts.into_iter().enumerate();
+    let making = pass(started, |worker| {
+        let (number, (from, envs)) = numbered.next().unwrap_or_default();
         let streams = Streams { first_env: streams.first_env.wrapping_add(from as u32), ..streams };
-        let worker = open.take().map_or_else(|| PythonWorker::start(env, imports), Ok)?;
-        started.push(StartingVector::begin(env, to - from, streams, worker)?);
+        StartingVector::begin(env, (number, envs), streams, worker)
+    })?;
+    let mut expected = expected.cloned();
+    let resetting = pass(making, |vector| vector.reset(&mut expected))?;
+    let mut ready = pass(resetting, PythonVector::ready)?.into_iter();
+    let group = |envs: &usize| -> Box<dyn VectorEnv> {
+        let mut vectors: Vec<Box<dyn VectorEnv>> = Vec::new();
+        let count = workers(env, *envs, streams.purpose);
+        vectors.extend(ready.by_ref().take(count).map(|vector| Box::new(vector) as _));
+        match vectors.len() {
+            1 => vectors.remove(0),
+            _ => Box::new(PartedVector::new(vectors)),
+        }
+    };
+    Ok(counts.iter().map(group).collect())
+}
+
+/// Takes every worker one step further. When one fails, all others end at the same time.
+fn pass<T: AsMut<PythonWorker>, U: AsMut<PythonWorker>>(
+    all: Vec<T>,
+    mut step: impl FnMut(T) -> Result<U, EnvError>,
+) -> Result<Vec<U>, EnvError> {
+    let mut passed: Vec<U> = Vec::with_capacity(all.len());
+    let mut rest = all.into_iter();
+    while let Some(one) = rest.next() {
+        match step(one) {
+            Ok(one) => passed.push(one),
+            Err(error) => {
+                passed.iter_mut().for_each(|one| one.as_mut().close());
+                rest.as_mut_slice().iter_mut().for_each(|one| one.as_mut().close());
+                return Err(error);
+            }
+        }
     }
-    // All import and make their environments at the same time.
-    let resetting = started.into_iter().map(StartingVector::reset).collect::<Result<Vec<_>, _>>()?;
-    let mut ready: Vec<Box<dyn VectorEnv>> = Vec::with_capacity(count);
-    for vector in resetting {
-        ready.push(Box::new(vector.ready()?));
+    Ok(passed)
+}
+
+impl AsMut<PythonWorker> for PythonWorker {
+    fn as_mut(&mut self) -> &mut PythonWorker {
+        self
     }
-    match ready.len() {
-        1 => Ok(ready.remove(0)),
-        _ => Ok(Box::new(PartedVector::new(ready))),
+}
+
+impl AsMut<PythonWorker> for StartingVector {
+    fn as_mut(&mut self) -> &mut PythonWorker {
+        &mut self.worker
+    }
+}
+
+impl AsMut<PythonWorker> for PythonVector {
+    fn as_mut(&mut self) -> &mut PythonWorker {
+        &mut self.worker
     }
 }
 
 /// A worker that makes its environments.
 struct StartingVector {
     env: Env,
+    /// Among the rank's workers.
+    number: usize,
     envs: usize,
     streams: Streams,
     worker: PythonWorker,
@@ -202,18 +268,23 @@ struct StartingVector {
 impl StartingVector {
     fn begin(
         env: &Env,
-        envs: usize,
+        (number, envs): (usize, usize),
         streams: Streams,
         mut worker: PythonWorker,
     ) -> Result<StartingVector, EnvError> {
+        worker.assign(number, streams.first_env, envs);
         worker.order(&order(&worker, env, envs, Some(streams)))?;
-        Ok(StartingVector { env: env.clone(), envs, streams, worker })
+        Ok(StartingVector { env: env.clone(), number, envs, streams, worker })
     }
 
-    /// Maps the memory and requests a reset.
-    fn reset(self) -> Result<PythonVector, EnvError> {
-        let StartingVector { env, envs, streams, mut worker } = self;
+    /// Maps the memory and requests a reset; refuses other spaces than the `expected` ones (PYTHON-5).
+    fn reset(self, expected: &mut Option<Spec>) -> Result<PythonVector, EnvError> {
+        let StartingVector { env, number, envs, streams, mut worker } = self;
         let spec = spec(&mut worker)?;
+        let expected = expected.get_or_insert_with(|| spec.clone());
+        if *expected != spec {
+            return Err(other_spaces(&env, (number, streams.first_env, envs), &spec, expected));
+        }
         let shared = SharedMemory::new(worker.memory(), &spec, envs)
             .map_err(|error| worker.refuse(format!("cannot map its shared memory: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;
@@ -239,6 +310,28 @@ impl StartingVector {
     }
 }
 
+/// The error of a worker whose spaces are not those of the others: its number, and its environments.
+fn other_spaces(
+    env: &Env,
+    (number, first, envs): (usize, u32, usize),
+    found: &Spec,
+    expected: &Spec,
+) -> EnvError {
+    let shapes = |spec: &Spec| {
+        let actions: String = format!("{:?}", spec.actions).chars().take(200).collect();
+        format!("observations {:?} {:?}, actions {actions}", spec.observation_type, spec.observation_shape)
+    };
+    let error = format!(
+        "the spaces of worker {number} ({}) differ from those of the rank's first worker: expected {}; found {}",
+        indices(first, envs),
+        shapes(expected),
+        shapes(found)
+    );
+    let hint = "make the environment's spaces the same in every process, or set env.workers = 1";
+    let error = HintedError::new(error, hint);
+    EnvError::Worker { id: env.id.clone(), error, traceback: String::new(), usage: true }
+}
+
 /// Why the trainer cannot use such spaces.
 fn refusal(spec: &Spec) -> Option<String> {
     let len = spec.observation_len();
@@ -256,18 +349,6 @@ impl PythonVector {
         self.finish_reset()?;
         self.worker.started();
         Ok(self)
-    }
-
-    fn start_reset(&mut self) -> Result<(), EnvError> {
-        self.running.fill((0.0, 0));
-        self.retired.fill(false);
-        self.shared.retire_none();
-        self.request(b'r', "a reset")
-    }
-
-    fn finish_reset(&mut self) -> Result<(), EnvError> {
-        self.answered(b'r', "a reset", Activity::EnvReset)?;
-        self.refuse_non_finite()
     }
 
     fn request(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
@@ -421,6 +502,23 @@ impl VectorEnv for PythonVector {
         self.finish_reset()
     }
 
+    fn start_reset(&mut self) -> Result<(), EnvError> {
+        self.running.fill((0.0, 0));
+        self.retired.fill(false);
+        self.shared.retire_none();
+        self.request(b'r', "a reset")
+    }
+
+    fn finish_reset(&mut self) -> Result<(), EnvError> {
+        self.answered(b'r', "a reset", Activity::EnvReset)?;
+        self.refuse_non_finite()
+    }
+
+    fn close(&mut self) {
+        self.failed = true;
+        self.worker.close();
+    }
+
     fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
     }
@@ -439,8 +537,8 @@ impl VectorEnv for PythonVector {
         None
     }
 
-    fn save(&self) -> Option<Vec<u64>> {
-        None
+    fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
+        Ok(None)
     }
 
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {

@@ -2,12 +2,12 @@
 //!
 //! Three pipes: requests (its standard input), answers (its standard output; `worker.py` moves what
 //! environments print to standard error), and its standard error, which a thread passes on to the rank's log
-//! and of which it keeps the last lines. The program and the shared memory are anonymous files that the child
-//! inherits, so that nothing is left on a disk.
+//! and of which it keeps the last lines. Neither writing to a worker nor reading from it waits without end. The
+//! program and the shared memory are anonymous files that the child inherits, so that nothing is left on a disk.
 
 use super::Spaces;
 use crate::log::warn;
-use crate::{EnvError, WorkerImports, classic, start};
+use crate::{EnvError, WorkerImports, classic, indices, start};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::show::EnvImage;
 use rankdeck_types::error::HintedError;
@@ -42,6 +42,8 @@ const POLL: Duration = Duration::from_millis(200);
 const CLOSING: Duration = Duration::from_secs(1);
 /// Waits for the end of a killed process, and for its last lines.
 const DYING: Duration = Duration::from_secs(5);
+/// Least of that wait, where other workers have used up the time.
+const LEAST: Duration = Duration::from_millis(200);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The worker's report of its failure.
@@ -70,6 +72,12 @@ pub struct PythonWorker {
     starting: bool,
     /// When the latest request was sent.
     asked: Instant,
+    /// Its number among the workers of the rank, and its environments, as messages name them.
+    part: String,
+    /// Steps requested since the start.
+    steps: u64,
+    /// When it was asked to end.
+    closed: Option<Instant>,
 }
 
 impl PythonWorker {
@@ -99,6 +107,12 @@ impl PythonWorker {
         else {
             return Err(failed("its Python worker has no pipes".into(), "", false));
         };
+        // A worker that does not read must not block the rank.
+        // SAFETY: changes the flags of the rank's end of a pipe, which this function owns.
+        if unsafe { libc::fcntl(requests.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
+            let error = io::Error::last_os_error();
+            return Err(failed(format!("cannot set up its Python worker's pipe: {error}"), "", false));
+        }
         Ok(PythonWorker {
             id: env.id.clone(),
             python: env.python.clone(),
@@ -112,7 +126,23 @@ impl PythonWorker {
             tail: LogTail::follow(errors),
             starting: true,
             asked: Instant::now(),
+            part: String::new(),
+            steps: 0,
+            closed: None,
         })
+    }
+
+    /// Its number among the rank's workers, and its environments: `count` from the global index `first` on.
+    pub(super) fn assign(&mut self, number: usize, first: u32, count: usize) {
+        self.part = format!(" {number}, {}", indices(first, count));
+    }
+
+    /// What messages call it; `state` is the process's, or empty.
+    fn name(&self, state: &str) -> String {
+        let PythonWorker { part, python, steps, .. } = self;
+        let step = if *steps > 0 { format!("step {steps}, ") } else { String::new() };
+        let state = if state.is_empty() { String::new() } else { format!(", {state}") };
+        format!("its worker{part} ({step}pid {}, {python}{state})", self.child.id())
     }
 
     /// Environment id, as configured.
@@ -170,35 +200,56 @@ impl PythonWorker {
             None => Err(self.confused("no spaces")),
         }
     }
+
+    /// Sends a line; `what` is for messages ("what to make").
     pub(super) fn send(&mut self, line: &str, what: &str) -> Result<(), EnvError> {
-        let sent = match &mut self.requests {
-            Some(requests) => writeln!(requests, "{line}"),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        };
-        match sent {
-            Ok(()) => Ok(()),
-            // If it died, its last lines explain why.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self
-                .answer(what, self.timeout, &mut || ())
-                .err()
-                .unwrap_or_else(|| self.confused("a closed pipe"))),
-            Err(error) => Err(self.refuse(format!("cannot send {what} to its worker: {error}"))),
+        if self.write(format!("{line}\n").as_bytes(), &format!("reading {what}"))? {
+            return Ok(());
         }
+        // If it died, its last lines explain why.
+        let failure = self.answer(what, self.timeout, &mut || ()).err();
+        Err(failure.unwrap_or_else(|| self.confused("a closed pipe")))
     }
 
-    /// Sends a request; `doing` is for messages ("a step").
+    /// Sends a request; `doing` is for messages ("a step"). If the worker is gone, the answer fails.
     pub(super) fn request(&mut self, request: u8, doing: &str) -> Result<(), EnvError> {
         self.asked = Instant::now();
-        let sent = match &mut self.requests {
-            Some(requests) => requests.write_all(&[request]),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        };
-        if let Err(error) = sent
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            return Err(self.refuse(format!("cannot request {doing} from its worker: {error}")));
+        self.steps += u64::from(request == b's');
+        self.write(&[request], doing).map(drop)
+    }
+
+    /// Writes all of `bytes` before the worker's timeout is over; `false`: the worker has closed its pipe.
+    fn write(&mut self, mut bytes: &[u8], doing: &str) -> Result<bool, EnvError> {
+        let deadline = Instant::now() + self.timeout;
+        while !bytes.is_empty() {
+            let Some(requests) = &mut self.requests else { return Ok(false) };
+            let fd = requests.as_raw_fd();
+            let error = match requests.write(bytes) {
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                io::ErrorKind::BrokenPipe => return Ok(false),
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if self.starting && start::is_abandoned() {
+                        return Err(EnvError::Abandoned);
+                    }
+                    if left.is_zero() {
+                        return Err(self.hangs((doing, self.timeout)));
+                    }
+                    ready(fd, libc::POLLOUT, left.min(POLL)).map_err(|error| {
+                        self.refuse(format!("cannot wait for {}: {error}", self.name("")))
+                    })?;
+                }
+                _ => return Err(self.refuse(format!("cannot write to {}: {error}", self.name("")))),
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until a request is done. `on_wait` is called now and then meanwhile.
@@ -265,7 +316,7 @@ impl PythonWorker {
 
     fn confused(&self, what: &str) -> EnvError {
         self.failed(
-            format!("protocol error from its worker ({}): {what}", self.python),
+            format!("protocol error from {}: {what}", self.name("")),
             "set env.python to a Python 3 interpreter".into(),
             String::new(),
         )
@@ -281,17 +332,21 @@ impl PythonWorker {
     ) -> Result<(), EnvError> {
         while !buffer.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            match readable(self.answers.as_raw_fd(), left.min(POLL)) {
+            match ready(self.answers.as_raw_fd(), libc::POLLIN, left.min(POLL)) {
                 Ok(true) => match self.answers.read(buffer) {
                     Ok(0) => return Err(self.died(asked.0)),
                     Ok(count) => buffer = &mut buffer[count..],
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(self.refuse(format!("cannot read from its worker: {error}"))),
+                    Err(error) => {
+                        return Err(self.refuse(format!("cannot read from {}: {error}", self.name(""))));
+                    }
                 },
                 Ok(false) if self.starting && start::is_abandoned() => return Err(EnvError::Abandoned),
                 Ok(false) if left.is_zero() => return Err(self.hangs(asked)),
                 Ok(false) => on_wait(),
-                Err(error) => return Err(self.refuse(format!("cannot wait for its worker: {error}"))),
+                Err(error) => {
+                    return Err(self.refuse(format!("cannot wait for {}: {error}", self.name(""))));
+                }
             }
         }
         Ok(())
@@ -300,24 +355,20 @@ impl PythonWorker {
     /// The pipe of answers has ended.
     fn died(&mut self, doing: &str) -> EnvError {
         self.tail.wait_for_end(LAST_WORDS);
-        let pid = self.child.id();
-        let ended = self.reap(DYING);
+        let now = Instant::now();
+        let ended = self.reap(now + DYING / 2, now + DYING);
         let (how, hint) = match ended {
             Some(status) => describe(status),
             None => ("closed its pipe but is still running".into(), String::new()),
         };
         let last = self.tail.last().map(|line| format!("; last output: {line}")).unwrap_or_default();
-        self.failed(
-            format!("its worker (pid {pid}, {}) {how} during {doing}{last}", self.python),
-            hint,
-            self.tail.text(),
-        )
+        self.failed(format!("{} {how} during {doing}{last}", self.name("")), hint, self.tail.text())
     }
 
     /// The error of a worker that does not answer, with its stack.
     fn hangs(&mut self, (doing, within): (&str, Duration)) -> EnvError {
         let pid = self.child.id();
-        let state = state_of(pid);
+        let name = self.name(state_of(pid));
         let before = self.tail.count();
         // SAFETY: the child is not reaped yet, so its pid is still its own.
         unsafe { libc::kill(pid as libc::pid_t, libc::SIGUSR1) };
@@ -326,49 +377,56 @@ impl PythonWorker {
             Some(line) => format!("; it is at {}", line.trim()),
             None => String::new(),
         };
-        let _ = self.child.kill();
-        self.reap(DYING);
+        let now = Instant::now();
+        self.reap(now, now + DYING);
         self.failed(
-            format!(
-                "its worker (pid {pid}, {}, {state}) did not finish {doing} within {within:?}{place}",
-                self.python
-            ),
+            format!("{name} did not finish {doing} within {within:?}{place}"),
             "check its stack in the rank's log; if the environment is that slow, raise env.worker_timeout_s, and distributed.timeout_s to 2.5 times as much"
                 .into(),
             stack.join("\n"),
         )
     }
 
-    /// Waits for the end of the process, kills it at half time.
-    fn reap(&mut self, within: Duration) -> Option<ExitStatus> {
-        let start_time = Instant::now();
+    /// Waits for the end of the process, kills it at the instant `kill`; `None`: it is still there at `until`.
+    fn reap(&mut self, kill: Instant, until: Instant) -> Option<ExitStatus> {
         let mut pause = Duration::from_millis(1);
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
-            if start_time.elapsed() > within {
+            let now = Instant::now();
+            if now > until {
                 return None;
             }
-            if start_time.elapsed() > within / 2 {
+            if now >= kill {
                 let _ = self.child.kill();
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+            pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+
+    /// Asks the worker to end, by the end of its input; dropping it waits.
+    pub(super) fn close(&mut self) {
+        self.requests = None;
+        self.closed.get_or_insert_with(Instant::now);
     }
 }
 
 impl Drop for PythonWorker {
+    /// Waits for the end of the process. Workers that were [closed](PythonWorker::close) together have their
+    /// time together, however many they are.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The end of its input asks the worker to end.
-        self.requests = None;
-        let _ = readable(self.answers.as_raw_fd(), CLOSING);
-        let _ = self.child.kill();
-        self.reap(DYING);
+        self.close();
+        let kill = self.closed.unwrap_or_else(Instant::now) + CLOSING;
+        let until = (kill + DYING).max(Instant::now() + LEAST);
+        if self.reap(kill, until).is_none() {
+            let name = self.name(state_of(self.child.id()));
+            warn(&format!("environment {}: {name} is still there after SIGKILL", self.id));
+        }
     }
 }
 
@@ -407,9 +465,9 @@ fn state_of(pid: u32) -> &'static str {
     }
 }
 
-/// Something can be read, or the other end is closed. A signal may end the wait early.
-fn readable(fd: RawFd, within: Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+/// `events` are there, or the other end is closed. A signal may end the wait early.
+fn ready(fd: RawFd, events: libc::c_short, within: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
     // Rounded up, so that a remainder below a millisecond does not become a busy loop.
     let millis = within.as_millis().saturating_add(1).min(i32::MAX as u128) as i32;
     let millis = if within.is_zero() { 0 } else { millis };

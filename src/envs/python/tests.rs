@@ -24,7 +24,7 @@ fn started(env: &Env) -> PythonWorker {
 
 /// Two environments, reset, in this worker.
 fn of(env: &Env, streams: Streams, worker: PythonWorker) -> Result<PythonVector, EnvError> {
-    StartingVector::begin(env, 2, streams, worker)?.reset()?.ready()
+    StartingVector::begin(env, (0, 2), streams, worker)?.reset(&mut None)?.ready()
 }
 
 fn gone(pid: u32) -> bool {
@@ -90,6 +90,8 @@ fn python_2_failures_report_cause_and_location() {
             "{what}: {text}"
         );
         assert!(traceback.contains(in_traceback), "{what}: {traceback}");
+        let named = text.contains("worker 0, environments 7 to 8 (step 2, pid ");
+        assert_eq!(named, ["segv", "hang", "stop"].contains(&what), "{text}");
         assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
         // And it stays an error.
         assert!(vector.step(Actions::Discrete(&[0, 0]), &mut outcome).is_err());
@@ -156,12 +158,84 @@ fn python_3_a_dropped_vector_leaves_no_process() {
 }
 
 /// A worker that needs no packages: its environments count their steps.
+const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
+
+fn streams(first_env: u32) -> Streams {
+    Streams { seeds: Seeds::new(1), first_env, start_iteration: 0, purpose: EnvPurpose::Train }
+}
+
 fn fake(id: &str) -> PythonVector {
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
-    let streams =
-        Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
-    let env = config(id, python);
-    of(&env, streams, started(&env)).unwrap()
+    let env = config(id, FAKE);
+    of(&env, streams(0), started(&env)).unwrap()
+}
+
+/// The processes that a shell script has logged as interpreters.
+fn logged_pids(log: &std::path::Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// The fake worker, as an interpreter that logs its process.
+fn logging_fake(folder: &std::path::Path) -> (String, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt;
+    let (script, log) = (folder.join("python"), folder.join("pids"));
+    std::fs::write(&script, format!("#!/bin/sh\necho $$ >>{}\nexec {FAKE} \"$@\"\n", log.display())).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (script.to_str().unwrap().into(), log)
+}
+
+/// PYTHON-2: an order that fills the pipe of a worker that does not read.
+#[test]
+fn python_2_worker_that_does_not_read_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (python, log) = logging_fake(folder.path());
+    let env = Env { worker_timeout_s: 0.3, ..config("fake-deaf", &python) };
+    let error =
+        make_groups(&env, &[4000], streams(8), (None, None), WorkerImports::CurrentDirectory).err().unwrap();
+    let text = error.to_string();
+    for part in ["fake-deaf", "worker 0, environments 8 to 4007", "300ms"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(logged_pids(&log).into_iter().all(gone), "a worker is left");
+}
+
+#[test]
+fn python_5_workers_with_different_spaces_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (python, log) = logging_fake(folder.path());
+    let env = Env { workers: Some(2), ..config("fake-differs", &python) };
+    let error = vector(&env, 4, EnvPurpose::Train).err().unwrap();
+    let text = error.to_string();
+    for part in ["worker 1", "[2]", "[3]"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(error.is_usage() && error.hint().contains("env.workers"), "{error:?}");
+    // Those of another group of the rank, too.
+    let alone = Env { workers: Some(1), ..env.clone() };
+    let groups = make_groups(&alone, &[2, 2], streams(0), (None, None), WorkerImports::CurrentDirectory);
+    assert!(groups.err().unwrap().to_string().contains("worker 1"));
+    // The buffers of the trainer have the shape of the factory.
+    let factory = EnvFactory::open(&alone).unwrap();
+    let error = factory.make(1, 2, &Seeds::new(5), 0, EnvPurpose::Show).err().unwrap().to_string();
+    assert!(error.contains("worker 0") && error.contains("[3]"), "{error}");
+    drop(factory);
+    assert!(logged_pids(&log).into_iter().all(gone), "a worker is left");
+}
+
+/// PYTHON-3: each of them ignores the end of its input.
+#[test]
+fn python_3_workers_of_a_vector_end_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let (python, log) = logging_fake(folder.path());
+    let env = Env { workers: Some(4), ..config("fake-stays", &python) };
+    let vector = vector(&env, 4, EnvPurpose::Train).unwrap();
+    let pids = logged_pids(&log);
+    assert!(pids.len() == 4 && !pids.iter().any(|pid| gone(*pid)), "{pids:?}");
+    let start_time = Instant::now();
+    drop(vector);
+    let within = start_time.elapsed();
+    assert!(within < Duration::from_millis(2500), "{within:?}");
+    assert!(pids.iter().all(|pid| gone(*pid)), "{pids:?}");
 }
 
 #[test]
@@ -227,8 +301,7 @@ fn python_2_and_3_worker_failures_are_errors() {
         drop(vector);
         assert!(gone(pid), "{id}: worker {pid} is left");
     }
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
-    let silent = Env { worker_timeout_s: 0.2, ..config("fake-silent", python) };
+    let silent = Env { worker_timeout_s: 0.2, ..config("fake-silent", FAKE) };
     let error = refused(&silent).to_string();
     assert!(error.contains("400ms"), "{error}");
 }

@@ -17,6 +17,7 @@ use crate::distributed::memory::{floats, floats_mut};
 use crate::distributed::{AdamPart, AdamRate, fused_adam};
 use crate::error::{TrainerError, gpu_error};
 use crate::inject;
+use crate::support::state::{Array, RestoredState};
 use rankdeck_kernel::Isa;
 use rankdeck_kernel::optimizer::{AdamStep, adam_step};
 use tch::{Device, Kind, TchError, Tensor};
@@ -92,6 +93,26 @@ impl Adam {
             rate: 0.0,
             on_gpu,
         })
+    }
+
+    /// Both moments for a checkpoint, named `prefix` + `first` and `second`.
+    pub(crate) fn arrays(&self, prefix: &str) -> Result<[Array; 2], TchError> {
+        let moment = |name: &str, tensor| Array::of(&format!("{prefix}{name}"), tensor);
+        Ok([moment("first", &self.first)?, moment("second", &self.second)?])
+    }
+
+    /// Restores [`Adam::arrays`], and the count of steps where the checkpoint has one.
+    pub(crate) fn restore(
+        &mut self,
+        prefix: &str,
+        steps: Option<u64>,
+        restored: &RestoredState,
+    ) -> Result<(), TchError> {
+        let moments = [("first", &self.first), ("second", &self.second)];
+        let moments = moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
+        restored.copy_to(prefix, moments.into())?;
+        self.steps = steps.unwrap_or(self.steps);
+        Ok(())
     }
 
     /// Counts `steps` steps of [`Adam::launch`] before they are made or replayed, with this learning rate.

@@ -23,7 +23,7 @@ use super::adam::Adam;
 use super::captured_update::{CapturableUpdate, CapturedUpdate, GraphCapture, GraphSplitter};
 use super::device_metrics::{self, DeviceMetrics};
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
-use super::{BuildContext, Greedy, ScalarStat, own_loss};
+use super::{BuildContext, Greedy, ScalarStat, bucket_bytes, own_loss};
 use crate::collect::rollout::ActionBuffer;
 use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::{HostValues, PackedUpload, upload};
@@ -35,7 +35,7 @@ use crate::policy::q_network::{DenseQNetwork, QLayout, QNetwork};
 use crate::policy::trunk::{BackwardSplit, splits_backward};
 use crate::replay::ReplayBatch;
 use crate::startup::setup::Sizes;
-use crate::support::state::{AlgorithmState, Array, MODEL, NamedWords, RestoredState};
+use crate::support::state::{AlgorithmState, MODEL, NamedWords, RestoredState};
 use rankdeck_kernel::loss::{Distance, argmax, q_loss, q_targets};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimizer::{clip_scale, sum_of_squares};
@@ -90,9 +90,8 @@ impl DqnAlgorithm {
         let BuildContext { experiment, spec, seeds, device, group, .. } = build;
         let layout = QLayout::new(spec, &experiment.policy, settings.dueling)?;
         let actions = layout.actions();
-        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let way = ComputePath::of(experiment, *device)?;
-        let sizes = (bucket, GraphCapture(experiment.policy.cuda_graphs));
+        let sizes = (bucket_bytes(experiment), GraphCapture(experiment.policy.cuda_graphs));
         let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, sizes)?;
         let dqn = DqnAlgorithm { learner, settings: settings.clone(), actions, q: Vec::new() };
         OffPolicyAlgorithm::new(off_policy_settings(settings), dqn, build)
@@ -170,8 +169,7 @@ impl Learner for DqnAlgorithm {
         let QLearner { network, adam, .. } = &self.learner;
         state.arrays.extend(network.online.arrays(MODEL)?);
         state.arrays.extend(network.target.arrays("target.")?);
-        state.arrays.push(Array::of("adam.first", &adam.first)?);
-        state.arrays.push(Array::of("adam.second", &adam.second)?);
+        state.arrays.extend(adam.arrays("adam.")?);
         state.words.push(NamedWords { name: "adam.steps".into(), values: vec![adam.steps] });
         Ok(())
     }
@@ -180,12 +178,8 @@ impl Learner for DqnAlgorithm {
         let learner = &mut self.learner;
         restored.copy_to(MODEL, learner.network.online.named())?;
         restored.copy_to("target.", learner.network.target.named())?;
-        let moments = [("first", &learner.adam.first), ("second", &learner.adam.second)];
-        restored.copy_to(
-            "adam.",
-            moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into(),
-        )?;
-        learner.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
+        let steps = restored.words("adam.steps").first().copied();
+        learner.adam.restore("adam.", steps, restored)?;
         learner.loaded()
     }
 }

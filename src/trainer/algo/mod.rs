@@ -29,6 +29,7 @@ pub(crate) mod ppo_loss;
 pub mod sac;
 pub mod stop_points;
 pub mod td3;
+pub mod twin_critics;
 
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
@@ -260,35 +261,42 @@ pub struct BuildContext<'a> {
     pub start_iteration: u64,
 }
 
+/// Bytes of a bucket of gradients (`distributed.bucket_mb`).
+fn bucket_bytes(experiment: &Experiment) -> usize {
+    (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize
+}
+
 /// This rank's environments, reset. Where a stop was requested before they had started, stand-ins: all ranks
 /// make the collectives that follow, and the [loop](crate::training) ends before anything is stepped.
 fn environments(build: &BuildContext<'_>) -> Result<Box<dyn VectorEnv>, TrainerError> {
-    vector(build, 0, build.sizes.local_envs)
+    Ok(vectors(build, &[build.sizes.local_envs])?.remove(0))
 }
 
 /// The same in one group, or with `collect.double_buffer` in two.
 fn groups(build: &BuildContext<'_>) -> Result<Vec<Box<dyn VectorEnv>>, TrainerError> {
     let all = build.sizes.local_envs;
-    let half = if build.experiment.collect.double_buffer { all / 2 } else { 0 };
-    let parts = [(0, half), (half, all - half)];
-    parts
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(from, count)| vector(build, from, count))
-        .collect()
+    match build.experiment.collect.double_buffer && all > 1 {
+        true => vectors(build, &[all / 2, all - all / 2]),
+        false => vectors(build, &[all]),
+    }
 }
 
-/// `count` of this rank's environments, from its own index `from` on.
-fn vector(build: &BuildContext<'_>, from: u32, count: u32) -> Result<Box<dyn VectorEnv>, TrainerError> {
+/// This rank's environments in vectors of so many each.
+fn vectors(build: &BuildContext<'_>, counts: &[u32]) -> Result<Vec<Box<dyn VectorEnv>>, TrainerError> {
     let BuildContext { experiment, sizes, envs, spec, seeds, group, start_iteration, .. } = build;
-    let count = count as usize;
-    match envs.make(count, sizes.first_env + from, seeds, *start_iteration, EnvPurpose::Train) {
-        Ok(vector) => {
-            let mut vector = env::fit(vector, experiment.policy.network);
-            vector.watch(shown(group.page()));
-            Ok(vector)
+    let counts: Vec<usize> = counts.iter().map(|count| *count as usize).collect();
+    match envs.make_groups(&counts, sizes.first_env, seeds, *start_iteration, EnvPurpose::Train) {
+        Ok(vectors) => {
+            let prepare = |vector| {
+                let mut vector = env::fit(vector, experiment.policy.network);
+                vector.watch(shown(group.page()));
+                vector
+            };
+            Ok(vectors.into_iter().map(prepare).collect())
         }
-        Err(EnvError::Abandoned) => Ok(env::unstarted(spec.clone(), count)),
+        Err(EnvError::Abandoned) => {
+            Ok(counts.into_iter().map(|count| env::unstarted(spec.clone(), count)).collect())
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -302,8 +310,8 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
         Learn::Ppg(settings) => Ok(Box::new(ppg::PpgObjective::new(settings, build)?)),
         Learn::A2c(settings) => Ok(Box::new(a2c::A2cObjective::new(settings, build)?)),
         Learn::Dqn(settings) => Ok(Box::new(dqn::DqnAlgorithm::new(settings, build)?)),
-        Learn::Sac(settings) => Ok(Box::new(sac::SacAlgorithm::new(settings, build)?)),
-        Learn::Td3(settings) => Ok(Box::new(td3::Td3Algorithm::new(settings, build)?)),
+        Learn::Sac(settings) => Ok(Box::new(sac::build(settings, build)?)),
+        Learn::Td3(settings) => Ok(Box::new(td3::build(settings, build)?)),
     }
 }
 

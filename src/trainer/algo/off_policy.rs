@@ -324,8 +324,8 @@ impl OffPolicy {
     /// Adds the environments and the decision to learn.
     fn state(&self, state: &mut AlgorithmState) {
         state.words.push(NamedWords { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
-        state.envs = self.env.save().unwrap_or_default();
-        state.words_per_env = self.env.words_per_env().unwrap_or(0);
+        let saved = self.env.save().map(Option::unwrap_or_default);
+        state.add_envs(saved, self.env.words_per_env().unwrap_or(0));
     }
 
     /// Restores [`OffPolicy::state`]. Replay begins empty.

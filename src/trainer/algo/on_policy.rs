@@ -150,7 +150,7 @@ impl OnPolicyLearner {
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
-        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
+        let bucket = super::bucket_bytes(experiment);
         let mut ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let parts = splits_backward(&mut ddp, policy.layout().trunk.as_ref(), *device, group);
         let groups = super::groups(build)?;
@@ -368,7 +368,7 @@ impl OnPolicyLearner {
         arrays.push(Array::of("adam.second", &self.adam.second)?);
         let words = |name: &str, values: Vec<u64>| NamedWords { name: name.into(), values };
         let [observations, returns] = self.collector.moment_words();
-        Ok(AlgorithmState {
+        let mut state = AlgorithmState {
             arrays,
             words: vec![
                 words("adam.steps", vec![self.adam.steps]),
@@ -376,9 +376,10 @@ impl OnPolicyLearner {
                 words("moments.observations", observations),
                 words("moments.returns", returns),
             ],
-            envs: self.collector.save_envs(),
-            words_per_env: self.collector.words_per_env(),
-        })
+            ..AlgorithmState::default()
+        };
+        state.add_envs(self.collector.save_envs(), self.collector.words_per_env());
+        Ok(state)
     }
 
     /// Steps that each parameter has missed; empty for networks whose parameters miss none.

@@ -38,9 +38,34 @@ pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
     if resume == LATEST { folder(run_dir).join(format!("{LATEST}.ckpt")) } else { PathBuf::from(resume) }
 }
 
-/// This rank's words: counters, then its environments.
-pub(crate) fn own_words(counters: RankCounters, envs: &[u64]) -> Vec<u64> {
-    counters.to_words().into_iter().chain(envs.iter().copied()).collect()
+/// This rank's words for the gather of a checkpoint: whether its environments are there, its counters and its
+/// environments. `None`: they could not be saved; as many words as they are `missing` stand in for them, since all
+/// ranks gather as many.
+pub(crate) fn own_words(counters: RankCounters, envs: Option<&[u64]>, missing: usize) -> Vec<u64> {
+    let zeros = vec![0; if envs.is_none() { missing } else { 0 }];
+    let flag = u64::from(envs.is_some());
+    let envs = envs.unwrap_or(&zeros).iter().copied();
+    std::iter::once(flag).chain(counters.to_words()).chain(envs).collect()
+}
+
+/// What all ranks own, as a checkpoint has it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RanksWords {
+    /// Counters and environments of each rank.
+    pub words_per_rank: usize,
+    /// 0: the checkpoint has no environments, since not every rank could save its own.
+    pub words_per_env: usize,
+    pub ranks: Vec<u64>,
+}
+
+/// Puts the ranks' [`own_words`] together.
+pub(crate) fn ranks_words(gathered: &[Vec<u64>], words_per_env: usize) -> RanksWords {
+    let is_whole = gathered.iter().all(|words| words.first() == Some(&1));
+    let len = gathered.first().map_or(0, |words| words.len().saturating_sub(1));
+    let words_per_rank = if is_whole { len } else { RankCounters::WORDS };
+    let ranks = gathered.iter().flat_map(|words| words.iter().skip(1).take(words_per_rank)).copied();
+    let words_per_env = if is_whole { words_per_env } else { 0 };
+    RanksWords { words_per_rank, words_per_env, ranks: ranks.collect() }
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -243,6 +268,23 @@ mod tests {
         assert_eq!(total.to_words(), [30, 32, 34, 36]);
         let envs: Vec<u64> = shares.into_iter().filter_map(|share| share.envs).flatten().collect();
         assert_eq!(envs, [100, 101, 102, 103]);
+    }
+
+    /// Rank 1's environments could not be saved.
+    #[test]
+    fn checkpoint_claims_no_environments_if_a_save_failed() {
+        let counters = |first| RankCounters::from_words(&[first, 1, 2, 3]);
+        let words = |second: Option<&[u64]>| {
+            let ranks = [own_words(counters(10), Some(&[7, 8]), 2), own_words(counters(20), second, 2)];
+            assert_eq!(ranks[0].len(), ranks[1].len(), "a gather needs equal lengths");
+            ranks_words(&ranks, 1)
+        };
+        let whole = words(Some(&[9, 10]));
+        let parts = (whole.words_per_rank, whole.words_per_env, whole.ranks);
+        assert_eq!(parts, (6, 1, vec![10, 1, 2, 3, 7, 8, 20, 1, 2, 3, 9, 10]));
+        let without = words(None);
+        let parts = (without.words_per_rank, without.words_per_env, without.ranks);
+        assert_eq!(parts, (RankCounters::WORDS, 0, vec![10, 1, 2, 3, 20, 1, 2, 3]));
     }
 
     #[test]

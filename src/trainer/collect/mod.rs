@@ -134,6 +134,13 @@ impl EnvGroup {
     }
 }
 
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // All together, before the first group is waited for.
+        self.groups.iter_mut().for_each(|group| group.env.close());
+    }
+}
+
 impl Collector {
     /// Collects `collect.num_steps` steps per environment and rollout, from one group of environments or
     /// more, all of the same shapes; `first_env` is the global index of the first environment.
@@ -347,19 +354,22 @@ impl Collector {
     }
 
     /// Every environment's state, done flag and discounted return, [`Collector::words_per_env`] words each.
-    pub(crate) fn save_envs(&self) -> Vec<u64> {
-        let each = self.words_per_env().saturating_sub(2).max(1);
-        let saved: Option<Vec<Vec<u64>>> = self.groups.iter().map(|group| group.env.save()).collect();
-        let Some(states) = saved.filter(|_| self.words_per_env() > 0) else { return Vec::new() };
+    pub(crate) fn save_envs(&self) -> Result<Vec<u64>, EnvError> {
+        let each = self.words_per_env().saturating_sub(2);
+        if each == 0 {
+            return Ok(Vec::new());
+        }
+        let saved = self.groups.iter().map(|group| Ok(group.env.save()?.unwrap_or_default()));
+        let states = saved.collect::<Result<Vec<_>, EnvError>>()?;
         let own = self.next_dones.iter().zip(&self.discounted);
-        states
+        Ok(states
             .iter()
             .flat_map(|states| states.chunks(each))
             .zip(own)
             .flat_map(|(state, (done, discounted))| {
                 state.iter().copied().chain([u64::from(done.to_bits()), discounted.to_bits()])
             })
-            .collect()
+            .collect())
     }
 
     /// Restores [`Collector::save_envs`] of the same number of environments.
@@ -604,7 +614,7 @@ mod tests {
         fn words_per_env(&self) -> Option<usize> {
             self.inner.words_per_env()
         }
-        fn save(&self) -> Option<Vec<u64>> {
+        fn save(&self) -> Result<Option<Vec<u64>>, EnvError> {
             self.inner.save()
         }
         fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
@@ -751,7 +761,7 @@ mod tests {
         let (mut original, mut actor) = with("CartPole-v1", 2, 0, settings.clone());
         original.collect(&mut actor, 0, |_| Ok(true)).unwrap();
         let (mut copy, _) = with("CartPole-v1", 2, 0, settings);
-        copy.restore_envs(&original.save_envs()).unwrap();
+        copy.restore_envs(&original.save_envs().unwrap()).unwrap();
         let words = original.moment_words();
         copy.restore_moments([&words[0], &words[1]]);
         original.collect(&mut actor, 1, |_| Ok(true)).unwrap();

@@ -6,6 +6,7 @@
 //! Names that begin with `model.` are the networks' weights, which are exported for PyTorch too, without the
 //! prefix.
 
+use crate::env::EnvError;
 use rankdeck_proto::message::{Counters, Returns};
 use std::collections::VecDeque;
 use tch::{Device, Kind, TchError, Tensor};
@@ -60,8 +61,21 @@ pub struct AlgorithmState {
     /// This rank's environments, `words_per_env` words each, in order of their global indices; empty when
     /// they cannot be saved.
     pub envs: Vec<u64>,
-    /// Words of each environment.
+    /// Words of each environment; 0 where environments of this kind cannot be saved.
     pub words_per_env: usize,
+    /// Why these ones could not be saved now, although their kind can.
+    pub unsaved: Option<EnvError>,
+}
+
+impl AlgorithmState {
+    /// Adds the environments.
+    pub(crate) fn add_envs(&mut self, saved: Result<Vec<u64>, EnvError>, words_per_env: usize) {
+        self.words_per_env = words_per_env;
+        match saved {
+            Ok(envs) => self.envs = envs,
+            Err(error) => self.unsaved = Some(error),
+        }
+    }
 }
 
 /// What a rank restores from a checkpoint.

@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crate::algo::{Algorithm, BuildContext};
+use crate::checkpoint::resume::RanksWords;
 use crate::checkpoint::{Checkpoint, CheckpointMetadata, is_unfinished, resume, set_aside};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::error::TrainerError;
@@ -102,20 +103,33 @@ impl Trainer<'_> {
             self.algorithm.save_own(&resume::folder(&self.run_dir), &mark, self.saved, &mut moved)?;
         }
         let state = self.algorithm.state()?;
-        let own = resume::own_words(self.algorithm.counters(), &state.envs);
-        let ranks = self.group.all_gather_words(&own, "checkpoint")?.concat();
+        if let Some(error) = &state.unsaved {
+            warn(&format!(
+                "rank {}: the checkpoint of iteration {} has no environments: {error}; environments start new episodes after a restart",
+                self.group.rank(),
+                self.train_iter
+            ));
+        }
+        let (env, learn) = setup::parts(self.experiment)?;
+        let envs = state.unsaved.is_none().then_some(&state.envs[..]);
+        let missing = (env.num_envs / self.group.world_size().max(1)) as usize * state.words_per_env;
+        let own = resume::own_words(self.algorithm.counters(), envs, missing);
+        let gathered = self.group.all_gather_words(&own, "checkpoint")?;
         if self.is_first() {
-            let (env, learn) = setup::parts(self.experiment)?;
-            let env_step: u64 =
-                ranks.chunks(own.len().max(1)).map(|words| RankCounters::from_words(words).env_step).sum();
+            let words = resume::ranks_words(&gathered, state.words_per_env);
+            let RanksWords { words_per_rank, words_per_env, ranks } = words;
+            let env_step: u64 = ranks
+                .chunks(words_per_rank.max(1))
+                .map(|words| RankCounters::from_words(words).env_step)
+                .sum();
             let header = CheckpointMetadata {
                 algorithm: learn.name().into(),
                 env_id: env.id.clone(),
                 seed: self.experiment.run.seed,
                 world_size: self.group.world_size(),
                 num_envs: env.num_envs,
-                words_per_rank: own.len(),
-                words_per_env: state.words_per_env,
+                words_per_rank,
+                words_per_env,
                 train_iter: self.train_iter,
                 updates: self.updates,
                 best: self.best,

@@ -374,7 +374,7 @@ impl<'a> Trainer<'a> {
             arrays: state.arrays,
             words: state.words,
             counters: self.algorithm.counters(),
-            envs: (state.words_per_env > 0).then_some(state.envs),
+            envs: (state.words_per_env > 0 && state.unsaved.is_none()).then_some(state.envs),
         })
     }
 

@@ -6,8 +6,9 @@ use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_trainer::algo::captured_update::GraphCapture;
 use rankdeck_trainer::algo::dqn::{ComputePath, QLearner};
 use rankdeck_trainer::algo::off_policy::may_learn;
-use rankdeck_trainer::algo::sac::{Noise, SacLearner};
-use rankdeck_trainer::algo::td3::Td3Learner;
+use rankdeck_trainer::algo::sac::{Sac, SacLearner};
+use rankdeck_trainer::algo::td3::{Td3, Td3Learner};
+use rankdeck_trainer::algo::twin_critics::Noise;
 use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
 use rankdeck_trainer::policy::q_network::QLayout;
@@ -136,15 +137,14 @@ pub fn sac(me: &Me) -> Value {
     let settings = SacConfig { batch_size: ROWS as u32, ..SacConfig::default() };
     let layout = sac_networks::layout(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
-    let mut learner =
-        SacLearner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, GraphCapture(true)))
-            .unwrap();
+    let rule = Sac::new(settings, layout, &seeds, Device::Cpu).unwrap();
+    let mut learner = SacLearner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true))).unwrap();
     let networks = |learner: &SacLearner| {
         numbers(&[
-            learner.networks.actor.flat(),
-            learner.networks.critics.flat(),
-            learner.networks.targets.flat(),
-            &learner.log_alpha,
+            learner.rule.networks.actor.flat(),
+            learner.rule.networks.critics.flat(),
+            learner.rule.networks.targets.flat(),
+            &learner.rule.log_alpha,
         ])
     };
     let start = networks(&learner);
@@ -152,11 +152,11 @@ pub fn sac(me: &Me) -> Value {
     for update in 0..updates() {
         let random = Seeds::new(8).generator(Purpose::Replay, 0, update);
         let mut noise = Split { random, rank: me.rank as usize, world_size: me.world_size as usize };
-        learner.update(&batch(update, me, Some(2)), &mut noise, group).unwrap();
+        learner.learn(&batch(update, me, Some(2)), &mut noise, group).unwrap();
     }
-    let prints =
-        [&learner.critics, &learner.actor, &learner.alpha].map(|part| part.ddp.compare(&world).unwrap());
-    let equal = prints.iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
+    let compared = learner.optimizers().iter().map(|part| part.ddp.compare(&world).unwrap());
+    let equal =
+        compared.collect::<Vec<_>>().iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
     let result = json!({ "start": start, "parameters": networks(&learner), "fingerprints": [equal, true] });
     drop(alone);
     world.destroy(Duration::from_secs(30)).unwrap();
@@ -170,15 +170,14 @@ pub fn td3(me: &Me) -> Value {
     let settings = Td3Config { batch_size: ROWS as u32, ..Td3Config::default() };
     let layout = td3_networks::layout(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
-    let mut learner =
-        Td3Learner::new(settings, layout, &seeds, Device::Cpu, &world, (1 << 20, GraphCapture(true)))
-            .unwrap();
+    let rule = Td3::new(settings, layout, &seeds, Device::Cpu).unwrap();
+    let mut learner = Td3Learner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true))).unwrap();
     let networks = |learner: &Td3Learner| {
         numbers(&[
-            learner.networks.actor.flat(),
-            learner.networks.critics.flat(),
-            learner.networks.target_actor.flat(),
-            learner.networks.targets.flat(),
+            learner.rule.networks.actor.flat(),
+            learner.rule.networks.critics.flat(),
+            learner.rule.networks.target_actor.flat(),
+            learner.rule.networks.targets.flat(),
         ])
     };
     let start = networks(&learner);
@@ -186,10 +185,11 @@ pub fn td3(me: &Me) -> Value {
     for update in 0..updates() {
         let random = Seeds::new(8).generator(Purpose::Replay, 0, update);
         let mut noise = Split { random, rank: me.rank as usize, world_size: me.world_size as usize };
-        learner.update(&batch(update, me, Some(2)), &mut noise, group).unwrap();
+        learner.learn(&batch(update, me, Some(2)), &mut noise, group).unwrap();
     }
-    let prints = [&learner.critics, &learner.actor].map(|part| part.ddp.compare(&world).unwrap());
-    let equal = prints.iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
+    let compared = learner.optimizers().iter().map(|part| part.ddp.compare(&world).unwrap());
+    let equal =
+        compared.collect::<Vec<_>>().iter().all(|prints| prints.iter().all(|print| *print == prints[0]));
     let result = json!({ "start": start, "parameters": networks(&learner), "fingerprints": [equal, true] });
     drop(alone);
     world.destroy(Duration::from_secs(30)).unwrap();

@@ -57,6 +57,11 @@ impl CpuCollectives {
         CpuCollectives { rank, world_size, core: doubled(world_size), exchanges }
     }
 
+    /// As [`PeerConnections::set_spins`].
+    pub(crate) fn set_spins(&mut self, spins: bool) {
+        self.exchanges.set_spins(spins);
+    }
+
     /// As [`PeerConnections::counts`].
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.exchanges.counts()
@@ -321,7 +326,8 @@ mod tests {
                             }
                             _ => shared::share(rank, channels, place(rank), deadline).unwrap(),
                         };
-                        let peers = PeerConnections::new(rank, links, rank % 2 == 0);
+                        let mut peers = PeerConnections::new(rank, links);
+                        peers.set_spins(rank % 2 == 0);
                         CpuCollectives::new(rank, world_size, peers)
                     })
                 })

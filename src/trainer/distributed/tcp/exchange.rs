@@ -89,10 +89,15 @@ pub(crate) struct StepTransfer {
 }
 
 impl PeerConnections {
-    /// `spins`: ranks may ask shared memory for a moment before they sleep, since each has a core.
-    pub(crate) fn new(rank: u32, links: Vec<PeerLink>, spins: bool) -> PeerConnections {
-        let spinner = Spinner { enabled: spins, misses: Cell::new(0) };
+    /// Waits sleep at once.
+    pub(crate) fn new(rank: u32, links: Vec<PeerLink>) -> PeerConnections {
+        let spinner = Spinner { enabled: false, misses: Cell::new(0) };
         PeerConnections { rank, links: RefCell::new(links), spinner }
+    }
+
+    /// Whether ranks may ask shared memory for a moment before they sleep, since each has a core.
+    pub(crate) fn set_spins(&mut self, spins: bool) {
+        self.spinner.enabled = spins;
     }
 
     /// How many peers there are, and how many of them are reached through shared memory.

@@ -7,6 +7,7 @@
 //!   ([`crate::distributed::auth_listener`]).
 
 mod collectives;
+mod cores;
 mod exchange;
 mod shared;
 
@@ -19,7 +20,9 @@ use crate::distributed::memory;
 use crate::distributed::store::Store;
 use crate::distributed::transport::{CollectiveNote, CollectiveTransport, copy};
 use collectives::{CpuCollectives, partners};
+use cores::RankCores;
 use exchange::{PeerConnections, RECORD, Reduction};
+use rankdeck_proto::status_page::{CollectiveOp, Dtype};
 use shared::PeerLink;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -54,12 +57,25 @@ impl CpuTransport {
             true => shared::share(rank, channels, shared::place(), deadline)?,
             false => channels.into_iter().map(PeerLink::Stream).collect(),
         };
-        // Where there are more ranks than cores, one that spins keeps another from its core.
-        let neighbors = links.iter().filter(|link| link.is_shared()).count();
-        let spins = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > neighbors);
-        let direct = CpuCollectives::new(rank, world_size, PeerConnections::new(rank, links, spins));
+        let mut direct = CpuCollectives::new(rank, world_size, PeerConnections::new(rank, links));
+        if shared_memory {
+            let mut cores = vec![0; RankCores::BYTES * world_size as usize];
+            let own = RankCores::of_this_thread(shared::place()).to_bytes();
+            cores[rank as usize * RankCores::BYTES..][..RankCores::BYTES].copy_from_slice(&own);
+            let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+            direct.all_gather(&cores_note(), &mut cores, left.try_into().unwrap_or(i64::MAX))?;
+            let ranks: Vec<RankCores> = cores.as_chunks().0.iter().map(RankCores::from_bytes).collect();
+            direct.set_spins(cores::have_cores(&ranks, rank as usize));
+        }
         Ok(CpuTransport { direct, rank, sealed: store.has_secret() })
     }
+}
+
+/// The gather of the ranks' cores, before the group's first collective.
+fn cores_note() -> CollectiveNote {
+    let mut tag = [0; 16];
+    tag[..5].copy_from_slice(b"cores");
+    CollectiveNote { seq: 0, op: CollectiveOp::AllGather, tag, count: RankCores::BYTES, dtype: Dtype::U8 }
 }
 
 fn lingering(result: Result<(), BackendError>) -> Result<(), BackendError> {
