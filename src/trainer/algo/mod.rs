@@ -218,9 +218,14 @@ pub trait Algorithm {
 
 /// A policy that gives its best actions.
 pub trait Greedy {
-    /// Writes the actions for the observations of all environments, as environments take them.
-    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
-    -> Result<(), TrainerError>;
+    /// Writes the actions for the observations of all environments, as environments take them, among those that
+    /// `masks` allow ([`VectorEnv::masks`]); algorithms without masks are refused before.
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError>;
     /// Its estimate for environment `env` in the latest [`Greedy::act`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None

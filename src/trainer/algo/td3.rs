@@ -206,6 +206,7 @@ impl Greedy for Td3Algorithm {
     fn act(
         &mut self,
         observations: Observations<'_>,
+        _masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions()) };
