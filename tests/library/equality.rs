@@ -250,13 +250,13 @@ fn in_python(id: &str, rest: &str) -> Option<(tempfile::TempDir, String)> {
 
 fn two_ranks_equal_one(name: &str, case: &str, iterations: u64) {
     let whole = train(case, 1, iterations, true).remove(0);
+    assert!(whole.updates >= 4, "{name}: {}", whole.updates);
     let ranks = train(case, 2, iterations, true);
     for ended in &ranks {
         let (distance, place) = apart(&whole.state, &ended.state);
         assert!(distance <= 1e-6, "{name}: {place} is {distance} apart");
         assert_eq!(ended.chains, ranks[0].chains, "{name}");
     }
-    assert!(apart(&whole.state, &train(case, 1, 0, true)[0].state).0 > 1e-4, "{name} learns");
 }
 
 const WHOLE: &str = "[policy]\nhidden = [16]\n[collect]\nnum_steps = 32\n[learn]\nalgorithm =";

@@ -10,16 +10,31 @@ use super::ppo_loss::PpoLoss;
 use super::{BuildContext, IterationStats, ScalarStat, StepContext};
 use crate::collect::rollout::{ActionBuffer, Rollout};
 use crate::distributed::ProcessGroup;
-use crate::env::{Actions, ObservationType, Observations};
+use crate::env::{Actions, ObservationType, Observations, Spec};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::{DenseActorCritic, Layout, Terms};
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_types::experiment::{Env, Kernel};
+use rankdeck_types::experiment::{Env, Experiment, Kernel};
 use rankdeck_types::learn::{NormAdv, ValueLoss};
 use std::ops::ControlFlow;
 use tch::Device;
+
+fn unsupported() -> TrainerError {
+    TrainerError::usage(
+        "policy.kernel = \"native\" needs fully connected networks on the CPU, actions of one part and no action masks",
+        "set policy.kernel = \"auto\"",
+    )
+}
+
+/// Refuses actions for which the native kernels are forced and do not exist.
+pub(crate) fn check(experiment: &Experiment, spec: &Spec) -> Result<(), TrainerError> {
+    match experiment.policy.kernel {
+        Kernel::Native if spec.actions.sizes().len() > 1 => Err(unsupported()),
+        _ => Ok(()),
+    }
+}
 
 /// How updates are computed; the results are equal up to rounding.
 pub(crate) enum Engine {
@@ -106,17 +121,7 @@ impl CpuKernels {
                 order: (0..build.sizes.local_batch).collect(),
                 epoch: Epoch::default(),
             })),
-            None if kernel == Kernel::Native && layout.sizes.len() > 1 => Err(TrainerError::usage(
-                format!(
-                    "policy.kernel = \"native\" does not support actions of {} parts",
-                    layout.sizes.len()
-                ),
-                "set policy.kernel = \"auto\"",
-            )),
-            None if kernel == Kernel::Native => Err(TrainerError::usage(
-                "policy.kernel = \"native\" needs fully connected networks on the CPU, without action masks",
-                "set policy.kernel = \"auto\"",
-            )),
+            None if kernel == Kernel::Native => Err(unsupported()),
             _ => Ok(None),
         }
     }

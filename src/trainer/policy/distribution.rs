@@ -148,8 +148,7 @@ impl Distribution {
         }
     }
 
-    /// The inverse of [`Distribution::saved`], for [`Distribution::kl`]: the parts of discrete actions are not told
-    /// apart.
+    /// The inverse of [`Distribution::saved`], for [`Distribution::kl`]: without the sizes of discrete parts.
     pub(crate) fn from_saved(saved: &Tensor, continuous: bool) -> Result<Distribution, TchError> {
         if !continuous {
             return Ok(Distribution::Categorical(saved.shallow_clone()));
@@ -335,10 +334,8 @@ mod tests {
         let h = |p: f64| -p * p.ln() - (1.0 - p) * (1.0 - p).ln();
         let entropy = distribution.entropy().unwrap();
         assert!(close(entropy.double_value(&[0]), h(first) + h(third)));
-        (entropy.sum(Kind::Float)
-            + distribution.log_prob(&Tensor::from_slice(&actions).view([1, 3]).fill(0)).unwrap())
-        .sum(Kind::Float)
-        .backward();
+        let firsts = Tensor::zeros([1, 3], (Kind::Int64, Device::Cpu));
+        (entropy + distribution.log_prob(&firsts).unwrap()).sum(Kind::Float).backward();
         let gradient = Vec::<f32>::try_from(leaf.grad().view([9])).unwrap();
         for (gradient, allowed) in gradient.iter().zip(mask) {
             assert!(gradient.is_finite() && (allowed == 1 || *gradient == 0.0), "{gradient}");
