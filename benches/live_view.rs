@@ -34,7 +34,12 @@ const PLAYED_S: f64 = 1.0;
 struct Push;
 
 impl Greedy for Push {
-    fn act(&mut self, seen: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+    fn act(
+        &mut self,
+        seen: Observations<'_>,
+        _: Option<&[u8]>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
         let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
         for (action, seen) in actions.iter_mut().zip(seen.f32().unwrap().chunks(4)) {
             *action = i64::from(0.02 * seen[0] + 0.1 * seen[1] + seen[2] + 0.5 * seen[3] > 0.0);
@@ -50,7 +55,12 @@ impl Greedy for Push {
 struct Glance;
 
 impl Greedy for Glance {
-    fn act(&mut self, seen: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+    fn act(
+        &mut self,
+        seen: Observations<'_>,
+        _: Option<&[u8]>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
         let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
         for (action, seen) in actions.iter_mut().zip(seen.u8().unwrap().chunks(4 * 84 * 84)) {
             *action = seen.iter().map(|pixel| i64::from(*pixel)).sum::<i64>() % 6;

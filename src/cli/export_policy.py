@@ -1,7 +1,8 @@
 """Makes a policy that any program can load from a safetensors file of rankdeck's: python export_policy.py IN OUT torchscript|onnx
 
 The program gets observations `[batch, ...]` as the environment gives them and returns the actions that evaluations take:
-integers `[batch]`, or numbers `[batch, n]`. What the trainer normalises by is inside. Needs PyTorch; ONNX also `onnx`.
+integers `[batch]` or, of several parts, `[batch, parts]`, or numbers `[batch, n]`. With `env.action_masks` it also gets the masks
+`[batch, choices]`, bytes, 0 where a choice is not allowed. What the trainer normalises by is inside. Needs PyTorch; ONNX also `onnx`.
 """
 import json, struct, sys
 
@@ -35,6 +36,7 @@ class Policy(nn.Module):
             raise SystemExit("%s was not written by rankdeck" % path)
         self.algorithm, self.network, self.actions = meta["algorithm"], meta["network"], json.loads(meta["actions"])
         self.shape = json.loads(meta["observation_shape"])
+        self.masked = json.loads(meta["experiment"])["env"].get("action_masks", False)
         self.pixels = meta["observation_type"] == "u8"
         self.scale, self.clip = float(meta["observation_scale"]), float(meta["observation_clip"])
         self.normalised = "observations.mean" in tensors
@@ -86,7 +88,7 @@ class Policy(nn.Module):
                 x = x + F.conv2d(F.relu(F.conv2d(F.relu(x), *one, padding=1)), *two, padding=1)
         return F.relu(x.flatten(1))
 
-    def forward(self, observations):
+    def forward(self, observations, masks=None):
         images = self.network != "mlp"
         if images:
             x = self.convolve(observations)
@@ -108,19 +110,28 @@ class Policy(nn.Module):
         if self.algorithm == "td3":
             return self.squash(self.dense(x, self.layers("actor.", 2)))
         x = self.dense(x, shared, linear_end=False)
-        if "n" in self.actions:
-            return self.dense(x, self.layers("actor.", 2)).argmax(1)
+        if "low" not in self.actions:
+            scores = self.dense(x, self.layers("actor.", 2))
+            if masks is not None:
+                scores = scores.masked_fill(masks == 0, float("-inf"))
+            if "n" in self.actions:
+                return scores.argmax(1)
+            return torch.stack([part.argmax(1) for part in scores.split(self.actions["sizes"], 1)], 1)
         return torch.minimum(torch.maximum(self.dense(x, self.layers("actor_mean", 2)), self.low), self.high)
 
     def example(self, rows=2):
-        """Observations of the right shape and type."""
+        """Observations, and masks where there are any, of the right shape and type, by their names."""
         kind = torch.uint8 if self.pixels else torch.float32
-        return torch.zeros([rows, *self.shape], dtype=kind)
+        inputs = {"observations": torch.zeros([rows, *self.shape], dtype=kind)}
+        if self.masked:
+            inputs["masks"] = torch.ones([rows, self.actions.get("n") or sum(self.actions["sizes"])], dtype=torch.uint8)
+        return inputs
 
 
 def main(source, target, format):
     policy = Policy(source).eval()
-    example = policy.example()
+    inputs = policy.example()
+    names, example = list(inputs), tuple(inputs.values())
     with torch.no_grad():
         if format == "torchscript":
             traced = torch.jit.trace(policy, example)
@@ -130,8 +141,8 @@ def main(source, target, format):
             import onnx
         except ImportError:
             raise SystemExit("%s has no package onnx\nhint: %s -m pip install onnx" % (sys.executable, sys.executable))
-        torch.onnx.export(policy, (example,), target, dynamo=False, opset_version=17, input_names=["observations"], output_names=["actions"],
-                          dynamic_axes={"observations": {0: "batch"}, "actions": {0: "batch"}})
+        torch.onnx.export(policy, example, target, dynamo=False, opset_version=17, input_names=names, output_names=["actions"],
+                          dynamic_axes={name: {0: "batch"} for name in [*names, "actions"]})
         model = onnx.load(target)
         for name, text in policy.meta.items():
             entry = model.metadata_props.add()

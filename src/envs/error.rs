@@ -49,6 +49,18 @@ pub enum EnvError {
         /// The number and where it is.
         what: String,
     },
+    /// An environment's mask allows no action.
+    #[error("environment {env} ({id}) allows no action{} in step {step} of its episode", of_part(*part))]
+    NoAction {
+        /// As configured.
+        id: String,
+        /// Its index over all ranks.
+        env: u32,
+        /// The step, from 1.
+        step: u64,
+        /// The part of an action of several parts, from 0.
+        part: Option<usize>,
+    },
     /// A stop was requested while the Python worker started.
     #[error("environments not started: stop requested")]
     Abandoned,
@@ -64,6 +76,10 @@ pub enum EnvError {
         /// A mistake in the configuration or the host's set-up.
         usage: bool,
     },
+}
+
+fn of_part(part: Option<usize>) -> String {
+    part.map_or_else(String::new, |part| format!(" of part {part}"))
 }
 
 impl EnvError {
@@ -87,6 +103,10 @@ impl EnvError {
                 "check what this environment returns there; other ranks fail only because this one ends"
                     .into()
             }
+            EnvError::NoAction { .. } => {
+                "return a mask with at least one 1 for each part of the action, or end the episode before"
+                    .into()
+            }
             EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),
         }
     }
@@ -96,7 +116,10 @@ impl EnvError {
         match self {
             EnvError::Unknown { .. } | EnvError::State { .. } | EnvError::Option { .. } => true,
             EnvError::Worker { usage, .. } => *usage,
-            EnvError::Actions { .. } | EnvError::Abandoned | EnvError::NotFinite { .. } => false,
+            EnvError::Actions { .. }
+            | EnvError::Abandoned
+            | EnvError::NotFinite { .. }
+            | EnvError::NoAction { .. } => false,
         }
     }
 }

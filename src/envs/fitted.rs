@@ -91,6 +91,10 @@ impl VectorEnv for FittedEnv {
         }
     }
 
+    fn masks(&self) -> Option<&[u8]> {
+        self.inner.masks()
+    }
+
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         self.start_step(actions, outcome)?;
         self.finish(outcome)

@@ -41,6 +41,12 @@ pub enum ActionSpace {
         /// Actions.
         n: usize,
     },
+    /// Several parts at once, each one of `0..sizes[i]` (Gymnasium's `MultiDiscrete`, and `MultiBinary` with sizes
+    /// of 2).
+    MultiDiscrete {
+        /// Choices of each part.
+        sizes: Vec<usize>,
+    },
     /// A vector of numbers, each in `low[i]..=high[i]` (infinite where there is no bound).
     Continuous {
         /// Smallest.
@@ -51,13 +57,39 @@ pub enum ActionSpace {
 }
 
 impl ActionSpace {
-    /// Numbers that a policy gives per environment: a logit per discrete action, or one number per continuous
-    /// one.
+    /// Numbers that a policy gives per environment: a logit per choice of each discrete part, or one number per
+    /// continuous one.
     pub fn width(&self) -> usize {
         match self {
             ActionSpace::Discrete { n } => *n,
+            ActionSpace::MultiDiscrete { sizes } => sizes.iter().fold(0, |all, n| all.saturating_add(*n)),
             ActionSpace::Continuous { low, .. } => low.len(),
         }
+    }
+
+    /// Numbers of one action, as an environment takes it.
+    pub fn action_len(&self) -> usize {
+        match self {
+            ActionSpace::Discrete { .. } => 1,
+            ActionSpace::MultiDiscrete { sizes } => sizes.len(),
+            ActionSpace::Continuous { low, .. } => low.len(),
+        }
+    }
+
+    /// Choices of each discrete part; none for continuous actions.
+    pub fn sizes(&self) -> &[usize] {
+        match self {
+            ActionSpace::Discrete { n } => std::slice::from_ref(n),
+            ActionSpace::MultiDiscrete { sizes } => sizes,
+            ActionSpace::Continuous { .. } => &[],
+        }
+    }
+
+    /// The actions have these numbers, each one of its choices.
+    pub(crate) fn contains(&self, actions: &[i64], envs: usize) -> bool {
+        let sizes = self.sizes();
+        actions.len() == envs * sizes.len()
+            && actions.iter().zip(sizes.iter().cycle()).all(|(action, n)| (0..*n as i64).contains(action))
     }
 }
 
@@ -127,7 +159,7 @@ impl<'a> Observations<'a> {
 /// One action per environment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Actions<'a> {
-    /// `[envs]`.
+    /// `[envs]`, or `[envs][parts]` of several parts.
     Discrete(&'a [i64]),
     /// `[envs][action_len]`, as the environment takes them: the caller scales and clips.
     Continuous(&'a [f32]),
@@ -247,6 +279,11 @@ pub trait VectorEnv {
     }
     /// What the policy sees now.
     fn observations(&self) -> Observations<'_>;
+    /// Which actions each environment allows now, `[envs][actions.width()]`, 0 where not; `None` without
+    /// `env.action_masks`.
+    fn masks(&self) -> Option<&[u8]> {
+        None
+    }
     /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
     /// be used any more.
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError>;
@@ -326,6 +363,8 @@ pub struct EnvFactory {
     spec: Spec,
     worker: RefCell<Option<python::PythonWorker>>,
     library: Option<library::EnvLibrary>,
+    /// What was assumed about image observations.
+    images: Option<String>,
 }
 
 impl EnvFactory {
@@ -339,16 +378,23 @@ impl EnvFactory {
     pub fn open_with(env: &Env, imports: WorkerImports) -> Result<EnvFactory, EnvError> {
         if let Some(library) = library::EnvLibrary::open(env)? {
             let (spec, worker) = (library.spec().clone(), RefCell::new(None));
-            return Ok(EnvFactory { env: env.clone(), imports, spec, worker, library: Some(library) });
+            let (env, library) = (env.clone(), Some(library));
+            return Ok(EnvFactory { env, imports, spec, worker, library, images: None });
         }
-        let (worker, spec) = match in_rust(env)? {
-            true => (None, classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))?),
+        let (worker, spec, images) = match in_rust(env)? {
+            true => (None, classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))?, None),
             false => {
-                let (worker, spec) = python::open(env, imports)?;
-                (Some(worker), spec)
+                let (worker, spec, images) = python::open(env, imports)?;
+                (Some(worker), spec, images)
             }
         };
-        Ok(EnvFactory { env: env.clone(), imports, spec, worker: RefCell::new(worker), library: None })
+        let worker = RefCell::new(worker);
+        Ok(EnvFactory { env: env.clone(), imports, spec, worker, library: None, images })
+    }
+
+    /// Which side of image observations holds their channels, in words; `None` without images.
+    pub fn images(&self) -> Option<&str> {
+        self.images.as_deref()
     }
 
     /// Shapes of each environment.

@@ -3,9 +3,7 @@
 //! Every part begins its step, or its reset, before the first is waited for, and all end at the same time. Rows
 //! stand in the order of the parts, so that results do not depend on how many there are.
 
-use super::{
-    ActionSpace, Actions, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv, Watcher,
-};
+use super::{Actions, EnvError, ObservationBuffer, Observations, Spec, StepOutcome, VectorEnv, Watcher};
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::EnvImage;
 use std::cell::RefCell;
@@ -25,6 +23,8 @@ pub(super) struct PartedVector {
     parts: Vec<VectorPart>,
     envs: usize,
     observations: ObservationBuffer,
+    /// Of all parts, if they have any.
+    masks: Option<Vec<u8>>,
 }
 
 impl PartedVector {
@@ -41,7 +41,7 @@ impl PartedVector {
             })
             .collect();
         let observations = ObservationBuffer::new(&spec, envs);
-        let mut parted = PartedVector { spec, parts, envs, observations };
+        let mut parted = PartedVector { spec, parts, envs, observations, masks: None };
         parted.gather();
         parted
     }
@@ -52,6 +52,8 @@ impl PartedVector {
         for VectorPart { vector, rows, .. } in &self.parts {
             copy_rows(&mut self.observations, vector.observations(), rows, width);
         }
+        let all: Option<Vec<&[u8]>> = self.parts.iter().map(|part| part.vector.masks()).collect();
+        self.masks = all.map(|all| all.concat());
     }
 }
 
@@ -84,16 +86,17 @@ impl VectorEnv for PartedVector {
         self.observations.view()
     }
 
+    fn masks(&self) -> Option<&[u8]> {
+        self.masks.as_deref()
+    }
+
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         self.start_step(actions, outcome)?;
         self.finish(outcome)
     }
 
     fn start_step(&mut self, actions: Actions<'_>, _outcome: &mut StepOutcome) -> Result<(), EnvError> {
-        let width = match &self.spec.actions {
-            ActionSpace::Discrete { .. } => 1,
-            ActionSpace::Continuous { low, .. } => low.len(),
-        };
+        let width = self.spec.actions.action_len();
         for VectorPart { vector, rows, outcome } in &mut self.parts {
             let range = rows.start * width..rows.end * width;
             // A wrong number of actions is the part's to refuse.

@@ -6,7 +6,8 @@
 use crate::Flags;
 use crate::{LaunchError, load_experiment};
 use rankdeck_envs::log::print_line;
-use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};
+use rankdeck_envs::{ActionSpace, Actions, EnvFactory, EnvPurpose, Spec, StepOutcome};
+use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::libtorch;
 use rankdeck_types::experiment::{Env, EnvWorker, Experiment};
@@ -56,23 +57,26 @@ pub fn check(flags: &Flags) -> Result<CheckedEnvironment, LaunchError> {
 fn play(env: &Env) -> Result<Spec, LaunchError> {
     let begun = Instant::now();
     let seeds = Seeds::new(0);
-    let mut vector = make_vector(env, ENVS, 0, &seeds, 0, EnvPurpose::Train)?;
+    let factory = EnvFactory::open(env)?;
+    let mut vector = factory.make(ENVS, 0, &seeds, 0, EnvPurpose::Train)?;
     let made = begun.elapsed();
     let spec = vector.spec().clone();
     let actions = match &spec.actions {
         ActionSpace::Discrete { n } => format!("{n} discrete"),
+        ActionSpace::MultiDiscrete { sizes } => format!("{} parts of {sizes:?} discrete", sizes.len()),
         ActionSpace::Continuous { low, high } => {
             format!("{} continuous, from {low:?} to {high:?}", low.len())
         }
     };
     let mut random = seeds.generator(Purpose::Action, 0, 0);
     let mut outcome = StepOutcome::new(&spec, ENVS);
-    let (mut discrete, mut continuous) = (vec![0; ENVS], vec![0.0; ENVS * spec.actions.width()]);
+    let len = ENVS * spec.actions.action_len();
+    let (mut discrete, mut continuous) = (vec![0; len], vec![0.0; len]);
     let (begun, mut steps, mut episodes) = (Instant::now(), 0_u64, 0_usize);
     while begun.elapsed() < PLAYED {
         let chosen = match &spec.actions {
-            ActionSpace::Discrete { n } => {
-                discrete.fill_with(|| random.below(*n as u64) as i64);
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => {
+                choose(&mut discrete, &spec, vector.masks(), &mut random);
                 Actions::Discrete(&discrete)
             }
             ActionSpace::Continuous { low, high } => {
@@ -92,12 +96,37 @@ fn play(env: &Env) -> Result<Spec, LaunchError> {
     let rate = steps as f64 / begun.elapsed().as_secs_f64();
     print_line(&format!("{}: works", env.id));
     print_line(&format!("  observations  {:?} {:?}", spec.observation_type, spec.observation_shape));
+    if let Some(images) = factory.images() {
+        print_line(&format!("  images        {images}"));
+    }
     print_line(&format!("  actions       {actions}"));
+    if let Some(masks) = vector.masks() {
+        let allowed = masks.iter().filter(|allowed| **allowed != 0).count();
+        print_line(&format!("  action masks  {allowed} of {} choices allowed now", masks.len()));
+    }
     print_line(&format!("  made in       {:.1} s", made.as_secs_f64()));
     print_line(&format!(
         "  speed         {rate:.0} steps/s of {ENVS} environments, {episodes} episodes ended"
     ));
     Ok(spec)
+}
+
+/// Draws an allowed action for every environment.
+fn choose(actions: &mut [i64], spec: &Spec, masks: Option<&[u8]>, random: &mut Generator) {
+    let sizes = spec.actions.sizes();
+    let mut start = 0;
+    for (action, size) in actions.iter_mut().zip(sizes.iter().cycle()) {
+        let mask = masks.and_then(|masks| masks.get(start..start + size));
+        start += size;
+        *action = match mask {
+            None => random.below(*size as u64) as i64,
+            Some(mask) => {
+                let allowed: Vec<usize> = (0..*size).filter(|i| mask[*i] != 0).collect();
+                let chosen = random.below(allowed.len().max(1) as u64) as usize;
+                allowed.get(chosen).map_or(0, |action| *action as i64)
+            }
+        };
+    }
 }
 
 /// Runs `--setup-env`.

@@ -66,6 +66,9 @@ pub struct PolicyEstimate {
     pub kind: ScoreKind,
     /// A number per action, or per dimension of a continuous one; empty if one is not finite.
     pub scores: Vec<f32>,
+    /// Of an action of several discrete parts, how many of the scores each part has; else empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<u32>,
     /// Expected return.
     pub value: Option<f32>,
 }

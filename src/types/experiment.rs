@@ -248,6 +248,12 @@ keys! {
         /// `rankdeck_env.h`; relative to the ranks' directory. `env.id` is its name only. `env.kwargs` are passed to it
         /// as JSON.
         library: Option<String> [Text(&PATH)] => "none",
+        /// Side of the channels in image observations of Python environments: `first` for `[channels, height,
+        /// width]`, `last` for `[height, width, channels]`.
+        channels: Option<ImageChannels> => "the last side if it is smaller than the first",
+        /// Choose only among the actions that the environment allows: `info["action_mask"]` of every reset and
+        /// step, or the key `action_mask` of a `Dict` observation. For `ppo` and `a2c` with discrete actions.
+        action_masks: Option<bool> => "false",
         /// Timeout of a Python worker, in seconds; starting it may take twice as long. With several ranks,
         /// at most 0.4 of `distributed.timeout_s`, because the others wait.
         #[serde(default = "default_worker_timeout_s")]
@@ -284,6 +290,16 @@ fn default_python() -> String {
 
 fn default_worker_timeout_s() -> f64 {
     60.0
+}
+
+choices! {
+    /// The side of an image that holds its channels.
+    pub enum ImageChannels {
+        /// `[channels, height, width]`.
+        First = "first",
+        /// `[height, width, channels]`.
+        Last = "last",
+    }
 }
 
 choices! {
@@ -624,8 +640,15 @@ impl Env {
             (self.kwargs.is_some() && self.library.is_none(), "kwargs"),
             (self.wrappers.is_some(), "wrappers"),
             (self.vector.is_some(), "vector"),
+            (self.channels.is_some(), "channels"),
+            (self.uses_masks(), "action_masks"),
         ];
         keys.into_iter().filter(|(set, _)| *set).map(|(_, key)| key).collect()
+    }
+
+    /// Returns whether the policy chooses among the actions that the environment allows.
+    pub fn uses_masks(&self) -> bool {
+        self.action_masks == Some(true)
     }
 
     /// Returns the code that it loads: modules of its id, wrappers and factory, and its library.

@@ -231,6 +231,59 @@ fn w_ranks_on_split_data_equal_one_rank_on_the_whole() {
     }
 }
 
+/// A case with an environment of tests/programs/masked_env.py; `None` has been noted as a skip.
+fn in_python(id: &str, rest: &str) -> Option<(tempfile::TempDir, String)> {
+    use std::os::unix::fs::PermissionsExt;
+    let python = rankdeck_testkit::python("gymnasium")?;
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("python");
+    let programs = rankdeck_testkit::repository("tests/programs");
+    let text = format!("#!/bin/sh\nPYTHONPATH={} exec {python} \"$@\"\n", programs.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let case = format!(
+        "[env]\nid = 'masked_env:{id}'\nnum_envs = 4\nworkers = 1\npython = '{}'\n{rest}",
+        script.display()
+    );
+    Some((folder, case))
+}
+
+fn two_ranks_equal_one(name: &str, case: &str, iterations: u64) {
+    let whole = train(case, 1, iterations, true).remove(0);
+    assert!(whole.updates >= 4, "{name}: {}", whole.updates);
+    let ranks = train(case, 2, iterations, true);
+    for ended in &ranks {
+        let (distance, place) = apart(&whole.state, &ended.state);
+        assert!(distance <= 1e-6, "{name}: {place} is {distance} apart");
+        assert_eq!(ended.chains, ranks[0].chains, "{name}");
+    }
+}
+
+const WHOLE: &str = "[policy]\nhidden = [16]\n[collect]\nnum_steps = 32\n[learn]\nalgorithm =";
+
+#[test]
+fn ranks_with_action_masks_equal_one_rank() {
+    let rest = format!(
+        "action_masks = true\n{WHOLE} 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5\nnorm_adv_over = 'world'"
+    );
+    let Some((_folder, case)) = in_python("Several-masked-v0", &rest) else { return };
+    two_ranks_equal_one("ppo with masks", &case, 2);
+}
+
+#[test]
+fn ranks_with_several_actions_equal_one_rank() {
+    for learn in [
+        "'a2c'\nent_coef = 0.01",
+        "'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv = false\n\
+         aux_epochs = 3\naux_num_minibatches = 1",
+    ] {
+        let Some((_folder, case)) = in_python("Several-discrete-v0", &format!("{WHOLE} {learn}")) else {
+            return;
+        };
+        two_ranks_equal_one(learn, &case, 4);
+    }
+}
+
 #[test]
 fn fingerprints_stay_equal_over_a_thousand_updates() {
     // Two ranks are in the exact cases.

@@ -91,7 +91,9 @@ fn check(id: &str, spec: &Spec) {
             .forward(&Tensor::from_slice(&x).view([5, spec.observation_len() as i64]), ForwardOptions::PLAIN)
             .unwrap();
         let scores = match ours.distribution {
-            Distribution::Categorical(scores) => scores,
+            Distribution::Categorical(scores) | Distribution::MultiCategorical { log_all: scores, .. } => {
+                scores
+            }
             Distribution::Gaussian { mean, .. } => mean,
         };
         let ours = Tensor::cat(&[ours.values.unsqueeze(-1), scores], 1).view([-1]);

@@ -76,12 +76,13 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
                 match &spec.actions {
                     _ if env.episodes.len() % 2 == 0 => rule(id, seen, number),
                     ActionSpace::Discrete { n } => (number * *n as f64).floor(),
+                    ActionSpace::MultiDiscrete { sizes } => panic!("{sizes:?}"),
                     ActionSpace::Continuous { high, .. } => f64::from(high[0]) * (2.5 * number - 1.25),
                 }
             })
             .collect();
         match &spec.actions {
-            ActionSpace::Discrete { .. } => {
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => {
                 let actions: Vec<i64> = chosen.iter().map(|action| *action as i64).collect();
                 vector.step(Actions::Discrete(&actions), &mut outcome).unwrap();
             }

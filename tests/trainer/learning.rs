@@ -42,6 +42,35 @@ fn shipped_alf_settings_solve_cartpole_v0() {
     }
 }
 
+/// The last evaluation of a run of `experiment` on two ranks, with tests/programs in PYTHONPATH.
+fn last_evaluation(experiment: &str) -> Option<f64> {
+    let interpreter = rankdeck_testkit::python("gymnasium")?;
+    let text = experiment.replacen("workers = 1", &format!("workers = 1\npython = '{interpreter}'"), 1);
+    let programs = repository("tests/programs");
+    let mut run = Run::start_with(&text, &["--spawn", "2"], &[("PYTHONPATH", programs.to_str().unwrap())]);
+    run.end_with(0);
+    run.events().into_iter().rev().find_map(|(_, event)| match event {
+        RankEvent::Eval(evaluation) => Some(evaluation.return_mean),
+        _ => None,
+    })
+}
+
+/// Only the mask shows which action is best.
+#[test]
+fn ppo_learns_to_choose_among_allowed_actions() {
+    let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();
+    let Some(best) = last_evaluation(&file) else { return };
+    assert!(best >= 14.0, "{best} of 16");
+}
+
+#[test]
+fn ppo_learns_several_actions_at_once() {
+    let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();
+    let binary = file.replace("Masked-info", "Several-binary").replace("action_masks = true", "");
+    let Some(best) = last_evaluation(&binary) else { return };
+    assert!(best >= 15.0, "{best} of 16");
+}
+
 #[test]
 fn single_rank_run_completes() {
     let rest = "[eval]\nevery = 10\nepisodes = 3\n[checkpoint]\nevery = 8";

@@ -15,10 +15,10 @@ greedy = policy(path)
 returns = []
 for seed in seeds:
     env = gymnasium.make(meta['env_id'])
-    seen, _ = env.reset(seed=seed)
+    seen, info = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
-        seen, reward, terminated, truncated, _ = env.step(greedy(seen))
+        seen, reward, terminated, truncated, info = env.step(greedy(seen, info.get('action_mask')))
         total, over = total + float(reward), terminated or truncated
     returns.append(total)
 print(np.mean(returns), np.std(returns))
@@ -39,19 +39,22 @@ import export_policy
 def torchscript(target):
     files = {'metadata.json': ''}
     model = torch.jit.load(target, _extra_files=files)
-    return json.loads(files['metadata.json']), lambda seen: model(torch.from_numpy(seen)).numpy()
+    return json.loads(files['metadata.json']), lambda **inputs: model(*map(torch.from_numpy, inputs.values())).numpy()
 def onnx(target):
     session = onnxruntime.InferenceSession(target)
     meta = session.get_modelmeta().custom_metadata_map
-    return meta, lambda seen: session.run(None, {'observations': seen})[0]
+    return meta, lambda **inputs: session.run(None, inputs)[0]
 def play(meta, act, seed):
     env = gymnasium.make(meta['env_id'])
-    seen, _ = env.reset(seed=seed)
+    seen, info = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
         # As a batch of another size than the one that it was made with.
-        action = act(np.stack([seen] * 3))[1]
-        seen, reward, terminated, truncated, _ = env.step(action)
+        inputs = {'observations': np.stack([seen] * 3)}
+        if 'action_mask' in info:
+            inputs['masks'] = np.stack([np.uint8(info['action_mask'])] * 3)
+        action = act(**inputs)[1]
+        seen, reward, terminated, truncated, info = env.step(action)
         total, over = total + float(reward), terminated or truncated
     return total
 for path, seeds in zip(sys.argv[4::2], sys.argv[5::2]):
@@ -213,9 +216,12 @@ fn exported_torchscript_and_onnx_act_as_the_trainer() {
             ),
         ),
         ("faulty_env:Spaces-bytes-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
+        ("masked_env:Several-discrete-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
+        ("masked_env:Masked-info-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
     ]
     .map(|(env, rest)| {
-        let python = format!("num_envs = 4\npython = '{interpreter}'");
+        let masks = if env.contains("Masked") { "action_masks = true\n" } else { "" };
+        let python = format!("num_envs = 4\n{masks}python = '{interpreter}'");
         let experiment = experiment(env, 2, &rest).replacen("num_envs = 4", &python, 1);
         (evaluated(&experiment), experiment)
     });

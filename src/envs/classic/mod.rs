@@ -319,6 +319,7 @@ mod tests {
                 let actions: Vec<i64> = (0..env.len()).map(|i| (number(i) % n) as i64).collect();
                 env.step(Actions::Discrete(&actions), outcome).unwrap();
             }
+            ActionSpace::MultiDiscrete { sizes } => panic!("{sizes:?}"),
             ActionSpace::Continuous { low, high } => {
                 let at = |i: usize| low[0] + (high[0] - low[0]) * (number(i) % 11) as f32 / 10.0;
                 let actions: Vec<f32> = (0..env.len()).map(at).collect();

@@ -15,7 +15,7 @@
 //! - PYTHON-5: all workers of a rank have the same spaces, those of the [factory](super::EnvFactory), or their
 //!   environments are refused before they are reset.
 //! - PYTHON-4: rewards and observations are finite numbers of the spaces' shapes, or the step is an error
-//!   that names the environment by its index over all ranks.
+//!   that names the environment by its index over all ranks. So are masks that allow no action.
 //! - PYTHON-3: no worker outlives its [`PythonVector`], or the [factory](super::EnvFactory) that it waits in,
 //!   nor the thread that made it (parent-death signal, and end of its input). The workers of a rank end at the
 //!   same time.
@@ -61,6 +61,8 @@ pub(super) struct PythonVector {
 
 /// Most numbers of one observation.
 const MOST_NUMBERS: usize = 1 << 31;
+/// Most choices of all parts of an action together, or numbers of a continuous one.
+const MOST_ACTIONS: usize = 1 << 20;
 
 /// Spaces in the worker's answer.
 #[derive(Deserialize)]
@@ -68,12 +70,16 @@ struct Spaces {
     shape: Vec<usize>,
     r#type: String,
     actions: WorkerActions,
+    /// What was assumed about images.
+    #[serde(default)]
+    images: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WorkerActions {
     Discrete { n: usize },
+    MultiDiscrete { sizes: Vec<usize> },
     Continuous { low: Vec<Option<f32>>, high: Vec<Option<f32>> },
 }
 
@@ -90,6 +96,7 @@ impl Spaces {
             },
             actions: match self.actions {
                 WorkerActions::Discrete { n } => ActionSpace::Discrete { n },
+                WorkerActions::MultiDiscrete { sizes } => ActionSpace::MultiDiscrete { sizes },
                 WorkerActions::Continuous { low, high } => ActionSpace::Continuous {
                     low: bounds(low, f32::NEG_INFINITY),
                     high: bounds(high, f32::INFINITY),
@@ -99,11 +106,15 @@ impl Spaces {
     }
 }
 
-/// Starts a worker with one environment, to which others are added later; returns it with its spaces.
-pub(super) fn open(env: &Env, imports: WorkerImports) -> Result<(PythonWorker, Spec), EnvError> {
+/// Starts a worker with one environment, to which others are added later; returns it with its spaces, and what was
+/// assumed about images.
+pub(super) fn open(
+    env: &Env,
+    imports: WorkerImports,
+) -> Result<(PythonWorker, Spec, Option<String>), EnvError> {
     let mut worker = PythonWorker::start(env, imports)?;
-    let spec = make(&mut worker, env, 1, None)?;
-    Ok((worker, spec))
+    let (spec, images) = make(&mut worker, env, 1, None)?;
+    Ok((worker, spec, images))
 }
 
 /// Lets the worker make `envs` environments in all.
@@ -112,7 +123,7 @@ fn make(
     env: &Env,
     envs: usize,
     streams: Option<Streams>,
-) -> Result<Spec, EnvError> {
+) -> Result<(Spec, Option<String>), EnvError> {
     worker.order(&order(worker, env, envs, streams))?;
     spec(worker)
 }
@@ -132,6 +143,11 @@ fn order(worker: &PythonWorker, env: &Env, envs: usize, streams: Option<Streams>
         "kwargs": env.kwargs.clone().unwrap_or_default(),
         "wrappers": env.wrappers.clone().unwrap_or_default(),
         "vector": env.vector,
+        "channels": env.channels,
+        "action_masks": env.uses_masks(),
+        // Once for all ranks.
+        "announce_masks": env.action_masks.is_none()
+            && streams.is_some_and(|streams| streams.purpose == EnvPurpose::Train && streams.first_env == 0),
         "atari": env.atari(),
         "atari_keys": env.atari_keys(),
         "is_atari": env.is_atari() && env.vector.is_none(),
@@ -140,11 +156,13 @@ fn order(worker: &PythonWorker, env: &Env, envs: usize, streams: Option<Streams>
 }
 
 /// The spaces that the worker answers with.
-fn spec(worker: &mut PythonWorker) -> Result<Spec, EnvError> {
-    let spec = worker.spaces()?.spec();
+fn spec(worker: &mut PythonWorker) -> Result<(Spec, Option<String>), EnvError> {
+    let mut spaces = worker.spaces()?;
+    let images = spaces.images.take();
+    let spec = spaces.spec();
     match refusal(&spec) {
         Some(why) => Err(worker.refuse(why)),
-        None => Ok(spec),
+        None => Ok((spec, images)),
     }
 }
 
@@ -280,12 +298,12 @@ impl StartingVector {
     /// Maps the memory and requests a reset; refuses other spaces than the `expected` ones (PYTHON-5).
     fn reset(self, expected: &mut Option<Spec>) -> Result<PythonVector, EnvError> {
         let StartingVector { env, number, envs, streams, mut worker } = self;
-        let spec = spec(&mut worker)?;
+        let (spec, _) = spec(&mut worker)?;
         let expected = expected.get_or_insert_with(|| spec.clone());
         if *expected != spec {
             return Err(other_spaces(&env, (number, streams.first_env, envs), &spec, expected));
         }
-        let shared = SharedMemory::new(worker.memory(), &spec, envs)
+        let shared = SharedMemory::new(worker.memory(), &spec, envs, env.uses_masks())
             .map_err(|error| worker.refuse(format!("cannot map its shared memory: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;
         let atari = env.atari();
@@ -335,8 +353,11 @@ fn other_spaces(
 /// Why the trainer cannot use such spaces.
 fn refusal(spec: &Spec) -> Option<String> {
     let len = spec.observation_len();
-    if len == 0 || spec.actions.width() == 0 {
+    if len == 0 || spec.actions.width() == 0 || spec.actions.sizes().contains(&0) {
         return Some("its observations or actions are empty".into());
+    }
+    if spec.actions.width() > MOST_ACTIONS {
+        return Some(format!("it has more than {MOST_ACTIONS} actions"));
     }
     (len > MOST_NUMBERS).then(|| {
         format!("its observations have more than {MOST_NUMBERS} numbers: {:?}", spec.observation_shape)
@@ -417,6 +438,32 @@ impl PythonVector {
     }
 }
 
+impl PythonVector {
+    /// Finds the mask that allows none of the choices of a part of the action.
+    fn refuse_empty_masks(&mut self) -> Result<(), EnvError> {
+        let Some(masks) = self.shared.masks() else { return Ok(()) };
+        let sizes = self.spec.actions.sizes();
+        let empty = |mut mask: &[u8]| {
+            sizes.iter().position(|size| {
+                let (own, rest) = mask.split_at(*size);
+                mask = rest;
+                own.iter().all(|allowed| *allowed == 0)
+            })
+        };
+        let rows = masks.chunks_exact(self.spec.actions.width().max(1)).enumerate();
+        let found =
+            rows.filter(|(env, _)| !self.retired[*env]).find_map(|(env, mask)| Some((env, empty(mask)?)));
+        let Some((env, part)) = found else { return Ok(()) };
+        self.failed = true;
+        Err(EnvError::NoAction {
+            id: self.worker.id().into(),
+            env: self.first_env.wrapping_add(env as u32),
+            step: self.running[env].1 + 1,
+            part: (sizes.len() > 1).then_some(part),
+        })
+    }
+}
+
 impl VectorEnv for PythonVector {
     fn spec(&self) -> &Spec {
         &self.spec
@@ -428,6 +475,10 @@ impl VectorEnv for PythonVector {
 
     fn observations(&self) -> Observations<'_> {
         self.shared.observations()
+    }
+
+    fn masks(&self) -> Option<&[u8]> {
+        self.shared.masks()
     }
 
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
@@ -487,7 +538,7 @@ impl VectorEnv for PythonVector {
                 }
             }
         }
-        Ok(())
+        self.refuse_empty_masks()
     }
 
     fn retire(&mut self, index: usize) {
@@ -511,7 +562,8 @@ impl VectorEnv for PythonVector {
 
     fn finish_reset(&mut self) -> Result<(), EnvError> {
         self.answered(b'r', "a reset", Activity::EnvReset)?;
-        self.refuse_non_finite()
+        self.refuse_non_finite()?;
+        self.refuse_empty_masks()
     }
 
     fn close(&mut self) {

@@ -25,6 +25,8 @@ pub(super) struct SharedMemory {
     observation_len: usize,
     observation_type: ObservationType,
     actions: usize,
+    /// Where masks are, and how many numbers each has.
+    masks: Option<(usize, usize)>,
     observations: usize,
     final_observations: usize,
     rewards: usize,
@@ -65,8 +67,8 @@ impl EpisodeFlags<'_> {
 }
 
 impl SharedMemory {
-    /// Sizes `memory` for `envs` environments and maps it.
-    pub(super) fn new(memory: &File, spec: &Spec, envs: usize) -> io::Result<SharedMemory> {
+    /// Sizes `memory` for `envs` environments, with or without masks, and maps it.
+    pub(super) fn new(memory: &File, spec: &Spec, envs: usize, masked: bool) -> io::Result<SharedMemory> {
         let too_large = || io::Error::other("more than this machine can address");
         let observation_len = spec.observation_len();
         let element = match spec.observation_type {
@@ -74,7 +76,7 @@ impl SharedMemory {
             ObservationType::U8 => 1,
         };
         let action = match &spec.actions {
-            ActionSpace::Discrete { .. } => 8,
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => 8 * spec.actions.action_len(),
             ActionSpace::Continuous { low, .. } => 4 * low.len(),
         };
         let mut size = 0_usize;
@@ -87,6 +89,8 @@ impl SharedMemory {
         let seen = observation_len.checked_mul(element).ok_or_else(too_large)?;
         let parts = [action, seen, seen, 8].map(&mut place);
         let flags = [1; 5].map(&mut place);
+        let width = if masked { spec.actions.width() } else { 0 };
+        let masks = masked.then(|| place(width)).transpose()?.map(|offset| (offset, width));
         let [actions, observations, final_observations, rewards] = parts;
         let parts = (actions?, observations?, final_observations?, rewards?);
         let [terminated, truncated, lost_life, only_reset, retired] = flags;
@@ -104,6 +108,7 @@ impl SharedMemory {
             observation_len,
             observation_type: spec.observation_type,
             actions: parts.0,
+            masks,
             observations: parts.1,
             final_observations: parts.2,
             rewards: parts.3,
@@ -122,6 +127,7 @@ impl SharedMemory {
             "size": self.map.len(),
             "envs": self.envs,
             "actions": self.actions,
+            "masks": self.masks.map(|(offset, _)| offset),
             "observations": self.observations,
             "final_observations": self.final_observations,
             "rewards": self.rewards,
@@ -175,10 +181,11 @@ impl SharedMemory {
     pub(super) fn put_actions(&mut self, actions: Actions<'_>, space: &ActionSpace) -> bool {
         let (offset, envs) = (self.actions, self.envs);
         match (actions, space) {
-            (Actions::Discrete(actions), ActionSpace::Discrete { n })
-                if actions.len() == envs && actions.iter().all(|action| (0..*n as i64).contains(action)) =>
-            {
-                self.part_mut(offset, envs).copy_from_slice(actions);
+            (
+                Actions::Discrete(actions),
+                ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. },
+            ) if space.contains(actions, envs) => {
+                self.part_mut(offset, actions.len()).copy_from_slice(actions);
             }
             (Actions::Continuous(actions), ActionSpace::Continuous { low, .. })
                 if actions.len() == envs * low.len() && actions.iter().all(|action| !action.is_nan()) =>
@@ -205,6 +212,11 @@ impl SharedMemory {
     /// Only rows of episodes that ended in the last step are defined.
     pub(super) fn final_observations(&self) -> Observations<'_> {
         self.seen(self.final_observations)
+    }
+
+    /// Which actions are allowed, `[envs][choices]`, 0 where not.
+    pub(super) fn masks(&self) -> Option<&[u8]> {
+        self.masks.map(|(offset, width)| self.part(offset, self.envs * width))
     }
 
     /// Raw rewards.

@@ -327,8 +327,8 @@ fn classic_control_in_python_is_classic_control_in_rust() {
                     (0..3).map(|i| ((step / 3 + i) % spec.actions.width().max(2)) as i64).collect();
                 let continuous: Vec<f32> = (0..3).map(|i| ((step * 5 + i) % 9) as f32 / 3.0 - 1.4).collect();
                 let actions = match &spec.actions {
-                    ActionSpace::Discrete { .. } => Actions::Discrete(&discrete),
                     ActionSpace::Continuous { .. } => Actions::Continuous(&continuous),
+                    _ => Actions::Discrete(&discrete),
                 };
                 here.step(actions, &mut a).unwrap();
                 there.step(actions, &mut b).unwrap();
@@ -480,7 +480,7 @@ fn first_worker_is_reused_for_the_first_vector() {
 fn python_2_and_3_unclaimed_worker_exits_on_error_or_drop() {
     let Some(python) = python("gymnasium") else { return };
     let env = config("CartPole-v1", &python);
-    let (worker, _) = open(&env, WorkerImports::CurrentDirectory).unwrap();
+    let (worker, ..) = open(&env, WorkerImports::CurrentDirectory).unwrap();
     let pid = worker.pid();
     // SAFETY: plain system call; the process has not been reaped.
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
@@ -489,7 +489,7 @@ fn python_2_and_3_unclaimed_worker_exits_on_error_or_drop() {
     let error = of(&env, streams, worker).err().unwrap().to_string();
     assert!(error.contains("was killed by SIGKILL"), "{error}");
     assert!(gone(pid));
-    let (worker, _) = open(&env, WorkerImports::CurrentDirectory).unwrap();
+    let (worker, ..) = open(&env, WorkerImports::CurrentDirectory).unwrap();
     let pid = worker.pid();
     drop(worker);
     assert!(gone(pid), "worker {pid} is left");
@@ -612,5 +612,135 @@ fn wrong_factory_wrapper_or_space_is_refused_by_name() {
     ] {
         let text = text(&wrong);
         assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn image_channels_are_the_smaller_side_or_as_set() {
+    use rankdeck_types::experiment::ImageChannels::{First, Last};
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    for (name, channels, shape, step, word) in [
+        ("six", None, [6, 10, 10], 6.0, "channels last (assumed"),
+        ("stack", None, [12, 16, 16], 12.0, "channels last (assumed"),
+        ("first", None, [2, 9, 9], 1.0, "channels first (assumed"),
+        ("six", Some(First), [10, 10, 6], 1.0, "channels first: networks get [10, 10, 6]"),
+        ("first", Some(Last), [9, 2, 9], 9.0, "channels last: networks get [9, 2, 9]"),
+    ] {
+        let env = Env { channels, ..config(&format!("masked_env:Image-{name}-v0"), &python) };
+        let factory = EnvFactory::open(&env).unwrap();
+        let images = factory.images().unwrap();
+        assert!(images.contains(word), "{name}: {images}");
+        let made = factory.make(1, 0, &Seeds::new(1), 0, EnvPurpose::Train).unwrap();
+        assert_eq!(made.spec().observation_shape, shape, "{name}");
+        // The first two pixels of the first channel.
+        assert_eq!(made.observations().f32().unwrap()[..2], [0.0, step], "{name}");
+    }
+    let error = refused(&Env { channels: Some(First), ..config("CartPole-v1", &python) });
+    assert!(error.is_usage() && error.to_string().contains("env.channels"), "{error}");
+}
+
+#[test]
+fn several_discrete_actions_reach_the_environment() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    for (kind, sizes) in [("discrete", vec![3, 2, 4]), ("binary", vec![2, 2, 2, 2])] {
+        let env = Env { workers: Some(2), ..config(&format!("masked_env:Several-{kind}-v0"), &python) };
+        let mut made = vector(&env, 3, EnvPurpose::Train).unwrap();
+        assert_eq!(made.spec().actions, ActionSpace::MultiDiscrete { sizes: sizes.clone() });
+        let mut outcome = StepOutcome::new(made.spec(), 3);
+        for _ in 0..20 {
+            // What the observation asks for.
+            let seen = made.observations().f32().unwrap().to_vec();
+            let mut ones = seen.chunks(sizes.iter().sum()).flat_map(|seen| {
+                let mut start = 0;
+                sizes.iter().map(move |size| {
+                    start += size;
+                    seen[start - size..start].iter().position(|value| *value == 1.0).unwrap() as i64
+                })
+            });
+            let actions: Vec<i64> = ones.by_ref().collect();
+            made.step(Actions::Discrete(&actions), &mut outcome).unwrap();
+            assert_eq!(outcome.rewards, [1.0; 3], "{kind}");
+        }
+        let mut wrong = vec![0; 3 * sizes.len()];
+        wrong[1] = 2;
+        assert!(made.step(Actions::Discrete(&wrong), &mut outcome).is_err());
+        assert!(made.step(Actions::Discrete(&[0, 0, 0]), &mut outcome).is_err());
+    }
+}
+
+/// Steps by the highest allowed action, which the environments reward; others are errors of theirs.
+#[test]
+fn masks_of_info_dict_and_vector_are_those_of_each_step() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    let factory = Some("masked_env:vector".to_owned());
+    for (name, workers, vectors) in [("info", 1, None), ("dict", 2, None), ("info", 1, factory)] {
+        let env = Env {
+            action_masks: Some(true),
+            workers: Some(workers),
+            vector: vectors,
+            ..config(&format!("masked_env:Masked-{name}-v0"), &python)
+        };
+        let mut made = vector(&env, 3, EnvPurpose::Train).unwrap();
+        assert_eq!(made.spec().observation_shape, [2], "without the mask");
+        let mut outcome = StepOutcome::new(made.spec(), 3);
+        let mut episodes = 0;
+        for _ in 0..40 {
+            let masks = made.masks().unwrap().chunks(12);
+            let actions: Vec<i64> =
+                masks.map(|mask| mask.iter().rposition(|allowed| *allowed == 1).unwrap() as i64).collect();
+            made.step(Actions::Discrete(&actions), &mut outcome).unwrap();
+            assert_eq!(outcome.rewards, [1.0; 3], "{name}");
+            episodes += outcome.episodes.len();
+        }
+        assert_eq!(episodes, 6, "{name}");
+    }
+    let plain = vector(&config("masked_env:Masked-dict-v0", &python), 1, EnvPurpose::Train).unwrap();
+    assert!(plain.masks().is_none() && plain.spec().observation_shape == [14]);
+}
+
+#[test]
+fn mask_that_allows_nothing_names_environment_and_step() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    let masked = |id: &str| Env { action_masks: Some(true), ..config(id, &python) };
+    let streams =
+        Streams { seeds: Seeds::new(1), first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
+    for (name, allowed_steps) in [("empty", 1), ("once", 0)] {
+        let env = masked(&format!("masked_env:Masked-{name}-v0"));
+        let mut vector = of(&env, streams, started(&env)).unwrap();
+        let mut outcome = StepOutcome::new(&vector.spec, 2);
+        let mut step = || {
+            let masks = vector.masks().unwrap().chunks(12);
+            let actions: Vec<i64> =
+                masks.map(|mask| mask.iter().position(|allowed| *allowed == 1).unwrap() as i64).collect();
+            vector.step(Actions::Discrete(&actions), &mut outcome)
+        };
+        for _ in 0..allowed_steps {
+            step().unwrap();
+        }
+        let error = step().unwrap_err();
+        assert!(!error.is_usage());
+        match name {
+            "empty" => {
+                assert!(matches!(error, EnvError::NoAction { env: 7, step: 3, part: None, .. }), "{error:?}");
+            }
+            _ => assert!(error.to_string().contains("environment 7 failed"), "{error}"),
+        }
+        assert!(vector.reset().is_err(), "it stays an error");
+    }
+    for (id, word) in [("CartPole-v1", "action_mask"), ("Pendulum-v1", "env.action_masks")] {
+        let env = masked(id);
+        let error = EnvFactory::open(&env)
+            .and_then(|factory| factory.make(1, 0, &Seeds::new(1), 0, EnvPurpose::Train))
+            .err()
+            .unwrap();
+        assert!(error.is_usage() && error.to_string().contains(word), "{error}");
     }
 }

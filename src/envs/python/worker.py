@@ -96,9 +96,9 @@ class Atari:
         self.game = game
         self.env = None
         self.resize(config)
-        self.shape = self.env.single_observation_space.shape
-        self.type = "u8"
-        self.actions = {"n": int(self.env.single_action_space.n)}
+        self.spaces = Described(self.env.single_observation_space, self.env.single_action_space, {**config, "channels": "first"})
+        # The layout is ale-py's, not a guess about it.
+        self.spaces.images = None
         self.lives = None
 
     def resize(self, config):
@@ -155,34 +155,124 @@ class Atari:
 
 # Most pixels of a side of a picture: a terminal shows no more.
 SIDE = 320
+# Where environments return which actions are allowed: in their info, or in a Dict observation.
+MASK = "action_mask"
 
 
 class Broken(Exception):
     """An environment does not keep to its spaces."""
 
 
-def described(observation, action):
-    """Shape and type of observations, whether to turn them, the actions, and how one is made of the policy's numbers."""
+class Described:
+    """What the trainer learns of an environment's spaces."""
+
+    def __init__(self, observation, action, config):
+        import numpy
+
+        self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
+        self.shape = observation.shape or (1,)
+        # Images have their channels last; networks take them first.
+        self.turn = False
+        # What was assumed about images, in words.
+        self.images = None
+        side = config["channels"]
+        if len(self.shape) == 3:
+            rows, _, columns = self.shape
+            # As Stable-Baselines3: the smaller side has the channels.
+            self.turn = columns < rows if side is None else side == "last"
+            seen = list(self.shape)
+            if self.turn:
+                self.shape = (self.shape[2], self.shape[0], self.shape[1])
+            self.images = "%s, channels %s%s: networks get %s" % (
+                seen, "last" if self.turn else "first", "" if side else " (assumed; env.channels sets it)", list(self.shape)
+            )
+        elif side is not None:
+            raise Refused(
+                "env.channels applies to images, and its observations have the shape %s" % (list(self.shape),), "remove env.channels"
+            )
+        self.actions, self.convert = actions_of(action)
+        self.masked = config["action_masks"]
+        if self.masked and "low" in self.actions:
+            raise Refused("env.action_masks needs discrete actions, and its action space is %s" % (action,), "remove env.action_masks")
+        # A mask was returned.
+        self.known = False
+        # Actions that a mask covers.
+        self.width = self.actions.get("n") or sum(self.actions.get("sizes", []))
+        self.announces = config["announce_masks"]
+
+    def allow(self, row, info):
+        """Writes which actions are allowed."""
+        import numpy
+
+        found = info.get(MASK)
+        if found is None and not self.known:
+            raise Refused("it returns no action_mask in its info", "return it at every reset and step, or remove env.action_masks")
+        if found is None:
+            raise Broken("it returned no action_mask in its info")
+        self.known = True
+        # Of several parts they come one after the other, or as a tuple of masks, as Gymnasium samples by.
+        parts = found if isinstance(found, (tuple, list)) else (found,)
+        mask = numpy.concatenate([numpy.ravel(part) for part in parts])
+        if mask.size != row.size:
+            raise Broken("it returned an action_mask of %d values for %d actions" % (mask.size, row.size))
+        row[...] = mask != 0
+
+    def announce(self, offered):
+        """Points to masks that are not used."""
+        if offered and self.announces and not self.masked:
+            sys.stderr.write("this environment offers action masks; env.action_masks = true uses them (ppo, a2c)\n")
+            sys.stderr.flush()
+        self.announces = False
+
+
+def actions_of(action):
+    """The actions, and how one is made of the policy's numbers. It is a copy: environments may keep what they are given."""
     import numpy
     from gymnasium import spaces
 
-    kind = "u8" if observation.dtype == numpy.uint8 else "f32"
-    shape = observation.shape or (1,)
-    # Images with colours last; networks take them first.
-    turn = len(shape) == 3 and shape[2] in (1, 3, 4) and min(shape[:2]) > 4
-    if turn:
-        shape = (shape[2], shape[0], shape[1])
     if isinstance(action, spaces.Discrete):
         start = int(getattr(action, "start", 0))
-        return shape, kind, turn, {"n": int(action.n)}, lambda value: int(value) + start
+        return {"n": int(action.n)}, lambda value: int(value) + start
+    if isinstance(action, spaces.MultiDiscrete):
+        starts = getattr(action, "start", 0)
+        sizes = {"sizes": [int(n) for n in action.nvec.ravel()]}
+        return sizes, lambda value: (value.reshape(action.nvec.shape) + starts).astype(action.dtype)
+    if isinstance(action, spaces.MultiBinary):
+        return {"sizes": [2] * int(numpy.prod(action.shape))}, lambda value: value.reshape(action.shape).astype(action.dtype)
     if isinstance(action, spaces.Box) and numpy.issubdtype(action.dtype, numpy.floating):
         bounds = {"low": [bound(value) for value in action.low.ravel()], "high": [bound(value) for value in action.high.ravel()]}
-        # A copy: environments may keep what they are given.
-        return shape, kind, turn, bounds, lambda value: value.reshape(action.shape).astype(action.dtype)
+        return bounds, lambda value: value.reshape(action.shape).astype(action.dtype)
     raise Refused(
-        "its action space %s is neither discrete nor continuous" % (action,),
-        "choose another env.id, or register one whose wrapper has a Discrete or Box action space",
+        "its action space %s is not supported" % (action,),
+        "choose another env.id, or add a wrapper to env.wrappers whose action space is Discrete, MultiDiscrete, MultiBinary or a Box of floats",
     )
+
+
+def without_mask(env):
+    """The same environment with the mask of its Dict observation in its info."""
+    import gymnasium
+
+    rest = {key: space for key, space in env.observation_space.spaces.items() if key != MASK}
+    if not rest:
+        raise Refused("its observation has no key besides %r" % MASK, "add what the policy observes to its Dict observation")
+    plain = list(rest) == ["observation"]
+
+    class WithoutMask(gymnasium.Wrapper):
+        def split(self, seen, info):
+            info = {**info, MASK: seen[MASK]}
+            return seen["observation"] if plain else {key: seen[key] for key in rest}, info
+
+        def reset(self, **options):
+            return self.split(*self.env.reset(**options))
+
+        def step(self, action):
+            seen, reward, terminated, truncated, info = self.env.step(action)
+            seen, info = self.split(seen, info)
+            return seen, reward, terminated, truncated, info
+
+    env = WithoutMask(env)
+    env.observation_space = rest["observation"] if plain else gymnasium.spaces.Dict(rest)
+    return env
 
 
 def named(text, key):
@@ -225,7 +315,8 @@ class Vector:
         action = getattr(self.env, "single_action_space", None) or self.env.action_space
         if getattr(observation, "dtype", None) is None or not hasattr(observation, "shape"):
             raise Refused("its observation space %s is not a Box" % (observation,), "flatten it in the factory of env.vector")
-        self.shape, self.type, self.turn, self.actions, convert = described(observation, action)
+        self.spaces = Described(observation, action, config)
+        convert = self.spaces.convert
         self.convert = lambda values: numpy.stack([numpy.asarray(convert(value)) for value in values])
 
     def resize(self, config):
@@ -265,11 +356,20 @@ class Vector:
 
     def put(self, rows, seen):
         seen = self.numpy.asarray(seen)
-        if self.turn:
+        if self.spaces.turn:
             seen = self.numpy.moveaxis(seen, -1, -3)
         if seen.shape[0] != rows.shape[0] or seen[0].size != rows[0].size:
-            raise Broken("it returned observations of shape %s; its space has %s" % (seen.shape, self.shape))
+            raise Broken("it returned observations of shape %s; its space has %s" % (seen.shape, self.spaces.shape))
         rows[...] = seen.reshape(rows.shape)
+
+    def allow(self, shared, info):
+        if not self.spaces.masked:
+            return
+        masks = info.get(MASK)
+        for i in range(self.count):
+            self.current = self.first_env + i
+            self.spaces.allow(shared.masks[i], {} if masks is None else {MASK: masks[i]})
+        self.current = None
 
     def reset(self, shared):
         self.ended[:] = False
@@ -278,8 +378,10 @@ class Vector:
             self.seeded = None
             self.resize(self.config)
         self.fresh = False
-        seen, _ = self.env.reset() if self.pool else self.env.reset(seed=self.seeds)
+        seen, info = self.env.reset() if self.pool else self.env.reset(seed=self.seeds)
         self.put(shared.observations, seen)
+        self.allow(shared, info)
+        self.spaces.announce(MASK in info)
         shared.moves += 1
 
     def step(self, shared):
@@ -287,6 +389,7 @@ class Vector:
         seen, rewards, terminated, truncated, info = self.env.step(self.convert(shared.actions))
         terminated, truncated = numpy.asarray(terminated, dtype=bool), numpy.asarray(truncated, dtype=bool)
         self.put(shared.observations, seen)
+        self.allow(shared, info)
         shared.rewards[...] = rewards
         shared.terminated[...], shared.truncated[...] = terminated, truncated
         ended = terminated | truncated
@@ -323,12 +426,14 @@ class Single:
         self.numpy = numpy
         self.draws = config["show"]
         self.envs = []
+        # Observations hold a mask that is not used.
+        self.offers = False
         self.resize(config)
         observation = self.envs[0].observation_space
         # The environment that is being stepped or reset, counted over all ranks.
         self.current = None
         self.expected = observation.shape
-        self.shape, self.type, self.turn, self.actions, self.convert = described(observation, self.envs[0].action_space)
+        self.spaces = Described(observation, self.envs[0].action_space, config)
 
     def resize(self, config):
         """Makes the environments, with their seeds. Existing ones stay: some simulators cannot be started twice."""
@@ -354,6 +459,10 @@ class Single:
             env = gymnasium.make(config["id"], disable_env_checker=True, **options)
         for wrapper in config["wrappers"]:
             env = named(wrapper, "wrappers")(env)
+        if isinstance(env.observation_space, gymnasium.spaces.Dict) and MASK in env.observation_space.spaces:
+            if config["action_masks"]:
+                env = without_mask(env)
+            self.offers = not config["action_masks"]
         if not isinstance(env.observation_space, gymnasium.spaces.Box):
             if not env.observation_space.is_np_flattenable:
                 raise Refused(
@@ -367,9 +476,9 @@ class Single:
         found = self.numpy.shape(seen)
         if found != self.expected:
             raise Broken("it returned an observation of shape %s; its space has %s" % (found, self.expected))
-        if self.turn:
+        if self.spaces.turn:
             seen = self.numpy.moveaxis(seen, 2, 0)
-        row[...] = self.numpy.reshape(seen, self.shape)
+        row[...] = self.numpy.reshape(seen, self.spaces.shape)
 
     def picture(self):
         if not self.draws:
@@ -401,11 +510,14 @@ class Single:
         for i, env in enumerate(self.envs):
             self.current = self.first_env + i
             try:
-                seen, _ = env.reset(seed=self.seeds[i])
+                seen, info = env.reset(seed=self.seeds[i])
             except (ValueError, OverflowError, TypeError):
                 # Some take only what NumPy's old generator took.
-                seen, _ = env.reset(seed=self.small_seeds[i])
+                seen, info = env.reset(seed=self.small_seeds[i])
             self.put(shared.observations[i], seen)
+            if self.spaces.masked:
+                self.spaces.allow(shared.masks[i], info)
+            self.spaces.announce(self.offers or MASK in info)
             shared.moves += 1
 
     def step(self, shared):
@@ -413,21 +525,23 @@ class Single:
             if shared.retired[i]:
                 continue
             self.current = self.first_env + i
-            seen, reward, terminated, truncated, _ = env.step(self.convert(shared.actions[i]))
+            seen, reward, terminated, truncated, info = env.step(self.spaces.convert(shared.actions[i]))
             shared.rewards[i] = self.number(reward)
             shared.terminated[i] = terminated
             shared.truncated[i] = truncated
             if terminated or truncated:
                 self.put(shared.final_observations[i], seen)
-                seen, _ = env.reset()
+                seen, info = env.reset()
             self.put(shared.observations[i], seen)
+            if self.spaces.masked:
+                self.spaces.allow(shared.masks[i], info)
             shared.moves += 1
 
 
 class Shared:
     """Views into the shared memory."""
 
-    def __init__(self, fd, layout, worker):
+    def __init__(self, fd, layout, spaces):
         import numpy
 
         memory = mmap.mmap(fd, layout["size"])
@@ -436,13 +550,17 @@ class Shared:
         def view(name, dtype, shape):
             return numpy.ndarray((envs, *shape), dtype=dtype, buffer=memory, offset=layout[name])
 
-        seen = numpy.uint8 if worker.type == "u8" else numpy.float32
-        if "n" in worker.actions:
+        seen = numpy.uint8 if spaces.type == "u8" else numpy.float32
+        if "n" in spaces.actions:
             self.actions = view("actions", numpy.int64, ())
+        elif "sizes" in spaces.actions:
+            self.actions = view("actions", numpy.int64, (len(spaces.actions["sizes"]),))
         else:
-            self.actions = view("actions", numpy.float32, (len(worker.actions["low"]),))
-        self.observations = view("observations", seen, worker.shape)
-        self.final_observations = view("final_observations", seen, worker.shape)
+            self.actions = view("actions", numpy.float32, (len(spaces.actions["low"]),))
+        if spaces.masked:
+            self.masks = view("masks", numpy.uint8, (spaces.width,))
+        self.observations = view("observations", seen, spaces.shape)
+        self.final_observations = view("final_observations", seen, spaces.shape)
         self.rewards = view("rewards", numpy.float64, ())
         self.terminated = view("terminated", numpy.bool_, ())
         self.truncated = view("truncated", numpy.bool_, ())
@@ -554,11 +672,13 @@ def main(memory):
     try:
         worker = make(config)
         while "id" in config:
-            answer(b"S", {"shape": list(worker.shape), "type": worker.type, "actions": worker.actions})
+            spaces = worker.spaces
+            answer(b"S", {"shape": list(spaces.shape), "type": spaces.type, "actions": spaces.actions, "images": spaces.images})
             config = read_line()
             if "id" in config:
                 worker.resize(config)
-        shared = Shared(memory, config, worker)
+                worker.spaces.announces = config["announce_masks"]
+        shared = Shared(memory, config, worker.spaces)
         while True:
             request = REQUESTS.read(1)
             if request == b"s":

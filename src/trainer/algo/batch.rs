@@ -22,6 +22,8 @@ struct RolloutTensors {
     /// As [`Rows`] lays them out.
     observations: Tensor,
     actions: Tensor,
+    /// `[n, choices]`, 0 where a choice was not allowed.
+    masks: Option<Tensor>,
     log_probs: Tensor,
     values: Tensor,
     returns: Tensor,
@@ -29,12 +31,14 @@ struct RolloutTensors {
     weights: Option<Tensor>,
 }
 
-/// A part of a rollout: observations `[n, ...]`, actions `[n]` or `[n, width]`, the rest `[n]`.
+/// A part of a rollout: observations `[n, ...]`, actions `[n]` or `[n, width]`, masks `[n, choices]`, the rest `[n]`.
 pub(crate) struct Minibatch {
     /// What the policy saw.
     pub observations: Tensor,
     /// What the policy did.
     pub actions: Tensor,
+    /// What it was allowed to do, `[n, choices]`; absent without masks.
+    pub(crate) masks: Option<Tensor>,
     /// Log-probability of the action when it was taken.
     pub(crate) log_probs: Tensor,
     /// The critic's value when the action was taken.
@@ -114,6 +118,9 @@ impl Batches {
         let column = |values: &[f32]| upload_slice(values, self.device);
         let actions = match &rollout.actions {
             ActionBuffer::Discrete(actions) => Tensor::f_from_slice(actions)?,
+            ActionBuffer::MultiDiscrete { width, values } => {
+                Tensor::f_from_slice(values)?.f_view([n as i64, *width as i64])?
+            }
             ActionBuffer::Continuous { width, values } => {
                 Tensor::f_from_slice(values)?.f_view([n as i64, *width as i64])?
             }
@@ -125,9 +132,14 @@ impl Batches {
             None => upload(acting::batch(rollout.observations.view(), n, &shape)?, self.device)?,
         };
         let all = all && self.at.is_none();
+        let masks = match rollout.masks.as_slice() {
+            [] => None,
+            masks => Some(upload(Tensor::f_from_slice(masks)?.f_view([n as i64, -1])?, self.device)?),
+        };
         let new = RolloutTensors {
             observations: self.rows.to(&observations)?,
             actions: upload(actions, self.device)?,
+            masks,
             log_probs: column(&rollout.log_probs)?,
             values: column(&rollout.values)?,
             returns: column(returns)?,
@@ -222,13 +234,16 @@ impl RolloutTensors {
     /// Takes another rollout of the same shape into the same memory. Observations that the device has already
     /// are where they were.
     fn replace(&mut self, new: RolloutTensors, seen: bool) -> Result<(), TchError> {
-        let RolloutTensors { observations, actions, log_probs, values, returns, weights } = self;
+        let RolloutTensors { observations, actions, masks, log_probs, values, returns, weights } = self;
         if seen {
             *observations = new.observations;
         } else {
             observations.f_copy_(&new.observations)?;
         }
         actions.f_copy_(&new.actions)?;
+        if let (Some(masks), Some(new)) = (masks, &new.masks) {
+            masks.f_copy_(new)?;
+        }
         log_probs.f_copy_(&new.log_probs)?;
         values.f_copy_(&new.values)?;
         returns.f_copy_(&new.returns)?;
@@ -247,6 +262,7 @@ impl RolloutTensors {
         Ok(Minibatch {
             observations: rows.from(&pick(&self.observations)?)?,
             actions: pick(&self.actions)?,
+            masks: self.masks.as_ref().map(pick).transpose()?,
             log_probs: pick(&self.log_probs)?,
             values: pick(&self.values)?,
             returns: pick(&self.returns)?,

@@ -10,16 +10,31 @@ use super::ppo_loss::PpoLoss;
 use super::{BuildContext, IterationStats, ScalarStat, StepContext};
 use crate::collect::rollout::{ActionBuffer, Rollout};
 use crate::distributed::ProcessGroup;
-use crate::env::{Actions, ObservationType, Observations};
+use crate::env::{Actions, ObservationType, Observations, Spec};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::{DenseActorCritic, Layout, Terms};
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
 use rankdeck_kernel::numpy_random::Generator;
-use rankdeck_types::experiment::Kernel;
+use rankdeck_types::experiment::{Env, Experiment, Kernel};
 use rankdeck_types::learn::{NormAdv, ValueLoss};
 use std::ops::ControlFlow;
 use tch::Device;
+
+fn unsupported() -> TrainerError {
+    TrainerError::usage(
+        "policy.kernel = \"native\" needs fully connected networks on the CPU, actions of one part and no action masks",
+        "set policy.kernel = \"auto\"",
+    )
+}
+
+/// Refuses actions for which the native kernels are forced and do not exist.
+pub(crate) fn check(experiment: &Experiment, spec: &Spec) -> Result<(), TrainerError> {
+    match experiment.policy.kernel {
+        Kernel::Native if spec.actions.sizes().len() > 1 => Err(unsupported()),
+        _ => Ok(()),
+    }
+}
 
 /// How updates are computed; the results are equal up to rounding.
 pub(crate) enum Engine {
@@ -86,7 +101,7 @@ pub(crate) struct KernelLossStats {
 
 impl CpuKernels {
     /// `None` where `policy.kernel` is `libtorch`, and where the passes do not exist: on GPUs, with
-    /// convolutions, for pixels. An error where they do not exist and `policy.kernel` is `native`.
+    /// convolutions, for pixels, for actions of several parts, with masks. An error where they do not exist and `policy.kernel` is `native`.
     fn new(
         layout: &Layout,
         build: &BuildContext<'_>,
@@ -95,8 +110,9 @@ impl CpuKernels {
     ) -> Result<Option<CpuKernels>, TrainerError> {
         let kernel = build.experiment.policy.kernel;
         let pixels = build.spec.observation_type == ObservationType::U8;
-        let networks =
-            DenseActorCritic::new(layout, minibatch).filter(|_| build.device == Device::Cpu && !pixels);
+        let masked = build.experiment.env.as_ref().is_some_and(Env::uses_masks);
+        let exists = build.device == Device::Cpu && !pixels && !masked && layout.sizes.len() <= 1;
+        let networks = DenseActorCritic::new(layout, minibatch).filter(|_| exists);
         match networks {
             Some(networks) if kernel != Kernel::Libtorch => Ok(Some(CpuKernels {
                 networks,
@@ -105,10 +121,7 @@ impl CpuKernels {
                 order: (0..build.sizes.local_batch).collect(),
                 epoch: Epoch::default(),
             })),
-            None if kernel == Kernel::Native => Err(TrainerError::usage(
-                "policy.kernel = \"native\" needs fully connected networks on the CPU",
-                "set policy.kernel = \"auto\"",
-            )),
+            None if kernel == Kernel::Native => Err(unsupported()),
             _ => Ok(None),
         }
     }
@@ -178,6 +191,9 @@ impl CpuKernels {
         let rows = k * *minibatch..(k + 1) * *minibatch;
         let actions = match &epoch.actions {
             Some(ActionBuffer::Discrete(actions)) => Actions::Discrete(&actions[rows.clone()]),
+            Some(ActionBuffer::MultiDiscrete { width, values }) => {
+                Actions::Discrete(&values[rows.start * width..rows.end * width])
+            }
             Some(ActionBuffer::Continuous { width, values }) => {
                 Actions::Continuous(&values[rows.start * width..rows.end * width])
             }
@@ -256,9 +272,19 @@ fn gather_actions(to: &mut Option<ActionBuffer>, from: &ActionBuffer, order: &[u
             to.clear();
             order.iter().for_each(|i| to.extend_from_slice(&values[i * width..(i + 1) * width]));
         }
+        (
+            Some(ActionBuffer::MultiDiscrete { values: to, .. }),
+            ActionBuffer::MultiDiscrete { width, values },
+        ) => {
+            to.clear();
+            order.iter().for_each(|i| to.extend_from_slice(&values[i * width..(i + 1) * width]));
+        }
         _ => {
             *to = Some(match from {
                 ActionBuffer::Discrete(_) => ActionBuffer::Discrete(Vec::new()),
+                ActionBuffer::MultiDiscrete { width, .. } => {
+                    ActionBuffer::MultiDiscrete { width: *width, values: Vec::new() }
+                }
                 ActionBuffer::Continuous { width, .. } => {
                     ActionBuffer::Continuous { width: *width, values: Vec::new() }
                 }

@@ -192,6 +192,7 @@ impl Greedy for DqnAlgorithm {
     fn act(
         &mut self,
         observations: Observations<'_>,
+        _masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Discrete(actions) = actions else { return Err(wrong_actions()) };
@@ -205,7 +206,7 @@ impl Greedy for DqnAlgorithm {
     fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
         let scores = self.q.chunks_exact(self.actions.max(1)).nth(env)?.to_vec();
         let value = scores.iter().copied().reduce(f32::max);
-        Some(PolicyEstimate { kind: ScoreKind::Q, scores, value })
+        Some(PolicyEstimate { kind: ScoreKind::Q, scores, value, ..PolicyEstimate::default() })
     }
 }
 

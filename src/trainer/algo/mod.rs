@@ -219,9 +219,14 @@ pub trait Algorithm {
 
 /// A policy that gives its best actions.
 pub trait Greedy {
-    /// Writes the actions for the observations of all environments, as environments take them.
-    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
-    -> Result<(), TrainerError>;
+    /// Writes the actions for the observations of all environments, as environments take them, among those that
+    /// `masks` allow ([`VectorEnv::masks`]); algorithms without masks are refused before.
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError>;
     /// Its estimate for environment `env` in the latest [`Greedy::act`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None
@@ -320,7 +325,10 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
     match learn {
-        Learn::Ppo(_) | Learn::A2c(_) => Layout::new(spec, &experiment.policy, false).map(drop),
+        Learn::Ppo(_) | Learn::A2c(_) => {
+            cpu_kernels::check(experiment, spec)?;
+            Layout::new(spec, &experiment.policy, false).map(drop)
+        }
         Learn::Ppg(_) => Layout::new(spec, &experiment.policy, true).map(drop),
         Learn::Dqn(dqn) => dqn::check(dqn, experiment, spec, sizes),
         Learn::Sac(sac) => sac::check(sac, experiment, spec, sizes),
@@ -383,6 +391,31 @@ mod tests {
                 .and_then(|sizes| check(&experiment, &Spec::discrete(4, 2), &sizes))
                 .unwrap_err();
             assert!(error.usage && error.hint().contains(key), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn several_actions_are_refused_by_the_key_to_change() {
+        let actions = env::ActionSpace::MultiDiscrete { sizes: vec![3, 2] };
+        let spec = Spec { actions, ..Spec::discrete(4, 1) };
+        for (rest, key) in [
+            ("[learn]\nalgorithm = 'dqn'", Some("learn.algorithm")),
+            ("[learn]\nalgorithm = 'sac'", Some("learn.algorithm")),
+            ("[learn]\nalgorithm = 'td3'", Some("learn.algorithm")),
+            ("[policy]\nkernel = 'native'\n[learn]\nalgorithm = 'a2c'", Some("policy.kernel")),
+            ("[learn]\nalgorithm = 'ppo'", None),
+            ("[learn]\nalgorithm = 'a2c'", None),
+            ("[learn]\nalgorithm = 'ppg'", None),
+        ] {
+            let text = format!(
+                "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = 'module:Any-v0'\nnum_envs = 4\n{rest}\n"
+            );
+            let experiment: Experiment = toml::from_str(&text).unwrap();
+            let sizes = Sizes::resolve(&experiment, 0, 1).unwrap();
+            let checked = check(&experiment, &spec, &sizes);
+            let hint = checked.as_ref().err().map(TrainerError::hint);
+            assert_eq!(hint.is_some(), key.is_some(), "{rest}: {checked:?}");
+            assert!(hint.is_none_or(|hint| hint.contains(key.unwrap_or_default())), "{rest}: {checked:?}");
         }
     }
 }

@@ -163,7 +163,7 @@ impl OnPolicyLearner {
         let actor = Actor {
             acting: ActingPolicy::new(&policy, &spec.observation_shape, pixels, &experiment.policy),
             log_std: match &spec.actions {
-                ActionSpace::Discrete { .. } => Vec::new(),
+                ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => Vec::new(),
                 ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
             },
             space: spec.actions.clone(),
@@ -512,9 +512,10 @@ impl Greedy for OnPolicyLearner {
     fn act(
         &mut self,
         observations: Observations<'_>,
+        masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        self.collector.greedy(&mut self.actor, observations, actions, &mut self.estimates)
+        self.collector.greedy(&mut self.actor, (observations, masks), actions, &mut self.estimates)
     }
 
     fn estimate(&self, env: usize) -> Option<PolicyEstimate> {

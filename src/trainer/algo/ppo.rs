@@ -78,8 +78,11 @@ impl CapturableUpdate for PpoUpdate<'_> {
     fn work(&mut self, cut: &mut GraphSplitter<'_>) -> Result<(), TrainerError> {
         let PpoUpdate { batches, on, .. } = self;
         let batch = if batches.are_in_turn() { batches.next()? } else { batches.get(self.k)? };
-        let (output, split) =
-            on.policy.forward_split(&batch.observations, ForwardOptions::PLAIN, on.parts)?;
+        let (output, split) = on.policy.forward_split(
+            (&batch.observations, batch.masks.as_ref()),
+            ForwardOptions::PLAIN,
+            on.parts,
+        )?;
         let minibatch = self.loss.losses(&output, &batch)?;
         on.backward(&minibatch.total)?;
         cut.reduce_split(0, split, on.gradients())?;

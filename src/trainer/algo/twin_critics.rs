@@ -455,6 +455,7 @@ impl<R: TwinCriticRule> Greedy for TwinCriticLearner<R> {
     fn act(
         &mut self,
         observations: Observations<'_>,
+        _masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions(R::NAME)) };

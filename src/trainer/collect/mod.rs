@@ -17,7 +17,9 @@ use crate::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Spec, S
 use crate::error::TrainerError;
 use crate::inject;
 use crate::policy::ActingPolicy;
-use crate::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
+use crate::policy::distribution::{
+    most_probable, most_probable_parts, sample_categorical, sample_gaussian, sample_parts,
+};
 pub use crate::support::state::{Interval, RankCounters};
 use normalize::RunningMoments;
 use rankdeck_kernel::numpy_random::Generator;
@@ -55,6 +57,8 @@ pub(crate) struct PolicyEstimates {
     kind: ScoreKind,
     /// Scores per environment.
     each: usize,
+    /// Of these, scores of each part of discrete actions.
+    sizes: Vec<usize>,
     scores: Vec<f32>,
     values: Vec<f32>,
 }
@@ -64,9 +68,18 @@ impl PolicyEstimates {
     pub(crate) fn of(&self, env: usize) -> Option<PolicyEstimate> {
         let mut scores = self.scores.chunks_exact(self.each.max(1)).nth(env)?.to_vec();
         if self.kind == ScoreKind::Probability {
-            softmax(&mut scores);
+            let mut rest = scores.as_mut_slice();
+            for size in &self.sizes {
+                let (part, others) = rest.split_at_mut_checked(*size)?;
+                softmax(part);
+                rest = others;
+            }
         }
-        Some(PolicyEstimate { kind: self.kind, scores, value: self.values.get(env).copied() })
+        let parts = match self.sizes.as_slice() {
+            [_] => Vec::new(),
+            sizes => sizes.iter().map(|size| *size as u32).collect(),
+        };
+        Some(PolicyEstimate { kind: self.kind, scores, parts, value: self.values.get(env).copied() })
     }
 }
 
@@ -157,10 +170,15 @@ impl Collector {
             envs += env.len();
             EnvGroup::new(env, first)
         };
-        let groups = vectors.into_iter().map(group).collect();
+        let groups: Vec<EnvGroup> = vectors.into_iter().map(group).collect();
+        let masked = groups.first().is_some_and(|group| group.env.masks().is_some());
         let Collect { num_steps, normalise_observations, normalise_rewards, .. } = reward_config.collect;
+        let mut rollout = Rollout::new(spec, num_steps as usize, envs, normalise_observations);
+        if masked {
+            rollout.masks = vec![1; rollout.len() * spec.actions.width()];
+        }
         Collector {
-            rollout: Rollout::new(spec, num_steps as usize, envs, normalise_observations),
+            rollout,
             next_dones: vec![0.0; envs],
             discounted: vec![0.0; envs],
             observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len())),
@@ -285,12 +303,12 @@ impl Collector {
         std::mem::take(&mut self.interval)
     }
 
-    /// The most probable actions for `observations`, as an environment takes them, and the estimates behind them.
-    /// Observations are normalized as in training.
+    /// The most probable actions for `observations` that `masks` allow, as an environment takes them, and the
+    /// estimates behind them. Observations are normalized as in training.
     pub(crate) fn greedy(
         &self,
         actor: &mut Actor,
-        observations: Observations<'_>,
+        (observations, masks): (Observations<'_>, Option<&[u8]>),
         to: &mut ActionBuffer,
         estimates: &mut PolicyEstimates,
     ) -> Result<(), TrainerError> {
@@ -314,10 +332,19 @@ impl Collector {
         let each = actor.space.width();
         let (mut scores, mut values) = (vec![0.0; count * each], vec![0.0; count]);
         actor.acting.run(observations, &mut scores, &mut values)?;
-        let (kind, scores) = match to {
+        let sizes = actor.space.sizes().to_vec();
+        let (kind, mut scores) = match to {
             ActionBuffer::Discrete(actions) => {
-                for (action, scores) in actions.iter_mut().zip(scores.chunks_exact(each.max(1))) {
-                    *action = most_probable(scores);
+                let rows = scores.chunks_exact(each.max(1)).enumerate();
+                for (action, (i, scores)) in actions.iter_mut().zip(rows) {
+                    *action = most_probable(scores, mask_of(masks, each, i));
+                }
+                (ScoreKind::Probability, scores)
+            }
+            ActionBuffer::MultiDiscrete { width, values } => {
+                let rows = scores.chunks_exact(each.max(1)).enumerate();
+                for (actions, (i, scores)) in values.chunks_exact_mut((*width).max(1)).zip(rows) {
+                    most_probable_parts(scores, (&sizes, mask_of(masks, each, i)), actions);
                 }
                 (ScoreKind::Probability, scores)
             }
@@ -328,7 +355,12 @@ impl Collector {
                 (ScoreKind::Mean, scores)
             }
         };
-        *estimates = PolicyEstimates { kind, each, scores, values };
+        for (score, allowed) in scores.iter_mut().zip(masks.unwrap_or_default()) {
+            if *allowed == 0 {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+        *estimates = PolicyEstimates { kind, each, sizes, scores, values };
         Ok(())
     }
 
@@ -392,6 +424,11 @@ impl Collector {
     }
 }
 
+/// The mask of one environment, among those of all, `each` numbers each.
+fn mask_of(masks: Option<&[u8]>, each: usize, env: usize) -> Option<&[u8]> {
+    masks.and_then(|masks| masks.get(env * each..(env + 1) * each))
+}
+
 /// Bounds continuous actions to what the environment takes.
 fn clip(actions: &ActionBuffer, space: &ActionSpace, to: &mut ActionBuffer) {
     match (actions, space, &mut *to) {
@@ -422,20 +459,33 @@ impl Collector {
         let own = self.groups[group].rows(step * self.envs);
         self.observe(group, own.clone())?;
         let (width, whole) = (self.rollout.width(), self.rollout.len());
-        let EnvGroup { first, scores, actions, .. } = &mut self.groups[group];
+        let EnvGroup { env, first, scores, actions, .. } = &mut self.groups[group];
         let seen = rows(self.rollout.observations.view(), own.start * width..own.end * width);
         actor.acting.run_rollout(seen, (own.start, whole), scores, &mut self.rollout.values[own.clone()])?;
         let envs = *first..*first + own.len();
         self.rollout.dones[own.clone()].copy_from_slice(&self.next_dones[envs.clone()]);
-        let scores = scores.chunks_exact(actor.space.width().max(1));
+        let each = actor.space.width();
+        let masks = env.masks();
+        if let Some(masks) = masks {
+            self.rollout.masks[own.start * each..own.end * each].copy_from_slice(masks);
+        }
+        let scores = scores.chunks_exact(each.max(1));
         for (i, (scores, random)) in scores.zip(&mut randoms[envs]).enumerate() {
             self.rollout.log_probs[own.start + i] = match actions {
                 ActionBuffer::Discrete(actions) => {
+                    let mask = mask_of(masks, each, i);
                     let (action, log_prob) =
-                        sample_categorical(scores, &mut self.scratch.probabilities, random);
+                        sample_categorical(scores, mask, &mut self.scratch.probabilities, random);
                     actions[i] = action;
                     log_prob
                 }
+                ActionBuffer::MultiDiscrete { width, values } => sample_parts(
+                    scores,
+                    (actor.space.sizes(), mask_of(masks, each, i)),
+                    &mut self.scratch.probabilities,
+                    random,
+                    &mut values[i * *width..(i + 1) * *width],
+                ),
                 ActionBuffer::Continuous { width, values } => {
                     let action = &mut values[i * *width..(i + 1) * *width];
                     sample_gaussian(scores, &actor.log_std, random, action)
@@ -642,7 +692,7 @@ mod tests {
         let mut acting = ActingPolicy::new(&policy, &spec.observation_shape, false, &Policy::default());
         acting.load(&policy).unwrap();
         let log_std = match &spec.actions {
-            ActionSpace::Discrete { .. } => Vec::new(),
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => Vec::new(),
             ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
         };
         let collector = Collector::new(vectors, &spec, reward_config, seeds, first);

@@ -7,6 +7,13 @@ use crate::env::{ActionSpace, ObservationBuffer, ObservationType, Observations, 
 pub enum ActionBuffer {
     /// One index each.
     Discrete(Vec<i64>),
+    /// `width` indices each.
+    MultiDiscrete {
+        /// Parts of one action.
+        width: usize,
+        /// Those of all environments, one after the other.
+        values: Vec<i64>,
+    },
     /// `width` numbers each.
     Continuous {
         /// Numbers of one action.
@@ -21,6 +28,9 @@ impl ActionBuffer {
     pub fn new(space: &ActionSpace, rows: usize) -> ActionBuffer {
         match space {
             ActionSpace::Discrete { .. } => ActionBuffer::Discrete(vec![0; rows]),
+            ActionSpace::MultiDiscrete { sizes } => {
+                ActionBuffer::MultiDiscrete { width: sizes.len(), values: vec![0; rows * sizes.len()] }
+            }
             ActionSpace::Continuous { low, .. } => {
                 ActionBuffer::Continuous { width: low.len(), values: vec![0.0; rows * low.len()] }
             }
@@ -31,6 +41,7 @@ impl ActionBuffer {
     pub fn view(&self) -> crate::env::Actions<'_> {
         match self {
             ActionBuffer::Discrete(actions) => crate::env::Actions::Discrete(actions),
+            ActionBuffer::MultiDiscrete { values, .. } => crate::env::Actions::Discrete(values),
             ActionBuffer::Continuous { values, .. } => crate::env::Actions::Continuous(values),
         }
     }
@@ -40,6 +51,12 @@ impl ActionBuffer {
         match (self, from) {
             (ActionBuffer::Discrete(to), ActionBuffer::Discrete(from)) => {
                 to[row..row + from.len()].copy_from_slice(from);
+            }
+            (
+                ActionBuffer::MultiDiscrete { width, values },
+                ActionBuffer::MultiDiscrete { values: from, .. },
+            ) => {
+                values[row * *width..row * *width + from.len()].copy_from_slice(from);
             }
             (ActionBuffer::Continuous { width, values }, ActionBuffer::Continuous { values: from, .. }) => {
                 values[row * *width..row * *width + from.len()].copy_from_slice(from);
@@ -63,6 +80,8 @@ pub struct Rollout {
     pub shape: Vec<usize>,
     /// The policy's actions; continuous ones before they were clipped.
     pub actions: ActionBuffer,
+    /// Which actions were allowed, `[steps][envs][choices]`, 0 where not; empty without masks.
+    pub masks: Vec<u8>,
     /// Log-probabilities of the actions when they were taken.
     pub(crate) log_probs: Vec<f32>,
     /// The critic's values of the observations.
@@ -92,6 +111,7 @@ impl Rollout {
             envs,
             observations: ObservationBuffer::new(&spec, n),
             actions: ActionBuffer::new(&spec.actions, n),
+            masks: Vec::new(),
             log_probs: vec![0.0; n],
             values: vec![0.0; n],
             rewards: vec![0.0; n],

@@ -94,7 +94,7 @@ pub fn evaluate(
     let mut actions = ActionBuffer::new(&env.spec().actions, env.len());
     let mut next = observer.after_step(EvalProgress::default())?;
     while next != EvalControl::Stop && !score.is_over() {
-        policy.act(env.observations(), &mut actions)?;
+        policy.act(env.observations(), env.masks(), &mut actions)?;
         let shown = if next == EvalControl::Show { score.first_playing() } else { None };
         let seen = shown.map(|at| {
             let estimate = policy.estimate(at);
@@ -306,7 +306,12 @@ mod tests {
     }
 
     impl Greedy for Push {
-        fn act(&mut self, seen: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+        fn act(
+            &mut self,
+            seen: Observations<'_>,
+            _: Option<&[u8]>,
+            actions: &mut ActionBuffer,
+        ) -> Result<(), TrainerError> {
             let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
             for (action, seen) in actions.iter_mut().zip(seen.f32().unwrap().chunks(4)) {
                 let right = 0.02 * seen[0] + 0.1 * seen[1] + seen[2] + 0.5 * seen[3] > 0.0;

@@ -52,7 +52,7 @@ pub(crate) fn bounds(actions: &ActionSpace) -> Vec<[f32; 2]> {
         ActionSpace::Continuous { low, high } => {
             low.iter().zip(high).map(|(low, high)| [bound(*low), bound(*high)]).collect()
         }
-        ActionSpace::Discrete { .. } => Vec::new(),
+        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => Vec::new(),
     }
 }
 
@@ -61,6 +61,7 @@ fn finite(estimate: PolicyEstimate) -> PolicyEstimate {
     let all = estimate.scores.iter().all(|score| score.is_finite());
     PolicyEstimate {
         scores: if all { estimate.scores } else { Vec::new() },
+        parts: if all { estimate.parts } else { Vec::new() },
         value: estimate.value.filter(|value| value.is_finite()),
         ..estimate
     }
@@ -70,6 +71,10 @@ fn action(actions: &ActionBuffer, env: usize) -> Vec<f32> {
     match actions {
         ActionBuffer::Discrete(actions) => {
             actions.get(env).map(|action| *action as f32).into_iter().collect()
+        }
+        ActionBuffer::MultiDiscrete { width, values } => {
+            let parts = row(values, *width, env).unwrap_or_default();
+            parts.iter().map(|part| *part as f32).collect()
         }
         ActionBuffer::Continuous { width, values } => row(values, *width, env).unwrap_or_default().to_vec(),
     }
@@ -163,7 +168,7 @@ fn play(
     let mut actions = ActionBuffer::new(&spec.actions, env.len());
     let (mut episode, mut step, mut episode_return) = (0, 0, 0.0);
     while episode < eval.episodes && !signals::stop_requested() {
-        greedy.act(env.observations(), &mut actions)?;
+        greedy.act(env.observations(), env.masks(), &mut actions)?;
         let mut shown = ShownStep {
             episode,
             step,
@@ -240,7 +245,7 @@ impl<'a> LiveEval<'a> {
         if let Some(estimate) = &mut step.thought
             && estimate.scores.len() > LIVE_SCORES
         {
-            estimate.scores = Vec::new();
+            (estimate.scores, estimate.parts) = (Vec::new(), Vec::new());
         }
         step.action.truncate(LIVE_SCORES);
         self.events.frame(LiveFrame { policy: self.policy.clone(), step, ended: ended as u32, skipped: 0 });
@@ -323,7 +328,12 @@ mod tests {
     struct LeftPusher(u32);
 
     impl Greedy for LeftPusher {
-        fn act(&mut self, _: Observations<'_>, _: &mut ActionBuffer) -> Result<(), TrainerError> {
+        fn act(
+            &mut self,
+            _: Observations<'_>,
+            _: Option<&[u8]>,
+            _: &mut ActionBuffer,
+        ) -> Result<(), TrainerError> {
             self.0 += 1;
             Ok(())
         }
@@ -432,8 +442,11 @@ mod tests {
     #[test]
     fn live_2_largest_frame_fits_the_event_socket() {
         let bounds = vec![[f32::MIN, f32::MAX]; LIVE_SCORES];
-        let estimate =
-            PolicyEstimate { scores: vec![-1.234_567_9e-38; LIVE_SCORES], ..PolicyEstimate::default() };
+        let estimate = PolicyEstimate {
+            scores: vec![-1.234_567_9e-38; LIVE_SCORES],
+            parts: vec![1; LIVE_SCORES],
+            ..PolicyEstimate::default()
+        };
         let side = (LIVE_PIXELS as f64).sqrt() as u32;
         assert!(side <= MOST_PIXELS);
         let step = ShownStep {

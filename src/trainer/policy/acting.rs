@@ -130,7 +130,8 @@ impl ActingPolicy {
                     let output = policy.forward(input, ForwardOptions::PLAIN)?;
                     // Log-probabilities serve as logits.
                     let own = match &output.distribution {
-                        Distribution::Categorical(log_all) => log_all,
+                        Distribution::Categorical(log_all)
+                        | Distribution::MultiCategorical { log_all, .. } => log_all,
                         Distribution::Gaussian { mean, .. } => mean,
                     };
                     Tensor::f_cat(&[own.f_reshape([-1])?, output.values.f_reshape([-1])?], 0)

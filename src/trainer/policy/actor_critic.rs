@@ -58,6 +58,8 @@ pub struct Layout {
     pub critic: Vec<Layer>,
     /// Layers of the actor, input first; its last one is linear: logits, or means.
     pub actor: Vec<Layer>,
+    /// Choices of each part of discrete actions; empty for continuous ones.
+    pub(crate) sizes: Vec<usize>,
     /// Index of `actor_logstd` in the flat buffer, for continuous actions.
     pub log_std: Option<usize>,
     /// A second value head next to the actor's last layer, which only PPG's auxiliary phase trains.
@@ -79,6 +81,7 @@ impl Layout {
             shared: Vec::new(),
             critic: Vec::new(),
             actor: Vec::new(),
+            sizes: spec.actions.sizes().to_vec(),
             log_std: None,
             aux: None,
             activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
@@ -112,7 +115,7 @@ impl Layout {
         // CleanRL's single layers are not a Sequential: their names have no index.
         layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
         let actor = match spec.actions {
-            ActionSpace::Discrete { .. } => "actor",
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => "actor",
             ActionSpace::Continuous { .. } => "actor_mean",
         };
         layout.actor =
@@ -276,13 +279,23 @@ impl ActorCritic {
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: ForwardOptions) -> Result<PolicyOutput, TchError> {
-        self.forward_split(observations, pass, false).map(|(output, _)| output)
+        self.forward_masked(observations, None, pass)
+    }
+
+    /// The same with masks `[batch, choices]`, 0 where a choice is not allowed.
+    pub(crate) fn forward_masked(
+        &self,
+        observations: &Tensor,
+        masks: Option<&Tensor>,
+        pass: ForwardOptions,
+    ) -> Result<PolicyOutput, TchError> {
+        self.forward_split((observations, masks), pass, false).map(|(output, _)| output)
     }
 
     /// The same, `cut` behind the convolutions.
     pub(crate) fn forward_split(
         &self,
-        observations: &Tensor,
+        (observations, masks): (&Tensor, Option<&Tensor>),
         pass: ForwardOptions,
         cut: bool,
     ) -> Result<(PolicyOutput, Option<BackwardSplit>), TchError> {
@@ -313,7 +326,7 @@ impl ActorCritic {
         let hidden = self.hidden(actor, &value)?;
         let scores = self.last(actor, &hidden)?;
         let distribution = match self.layout.log_std {
-            None => Distribution::categorical(&scores)?,
+            None => Distribution::discrete(&scores, &self.layout.sizes, masks)?,
             Some(_) => Distribution::gaussian(scores, &take(1)[0])?,
         };
         let aux = match self.layout.aux {

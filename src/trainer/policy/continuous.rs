@@ -51,7 +51,12 @@ impl ContinuousLayout {
         let ActionSpace::Continuous { low, high } = &spec.actions else {
             return Err(refused(
                 "needs continuous actions, but this environment has discrete ones",
-                "set learn.algorithm = \"dqn\", or choose another env.id",
+                match &spec.actions {
+                    ActionSpace::MultiDiscrete { .. } => {
+                        "set learn.algorithm = \"ppo\", or choose another env.id"
+                    }
+                    _ => "set learn.algorithm = \"dqn\", or choose another env.id",
+                },
             ));
         };
         if low.iter().chain(high).any(|bound| !bound.is_finite()) {

@@ -49,11 +49,23 @@ pub struct QLayout {
 impl QLayout {
     /// The layout for `spec`. Refused when network and environment do not fit.
     pub fn new(spec: &Spec, policy: &Policy, dueling: bool) -> Result<QLayout, TrainerError> {
-        let ActionSpace::Discrete { n } = spec.actions else {
-            return Err(TrainerError::usage(
-                "algorithm dqn needs discrete actions, but this environment has continuous ones",
-                "set learn.algorithm = \"sac\", or choose another env.id",
-            ));
+        let n = match &spec.actions {
+            ActionSpace::Discrete { n } => *n,
+            ActionSpace::MultiDiscrete { sizes } => {
+                return Err(TrainerError::usage(
+                    format!(
+                        "algorithm dqn needs one discrete action, but this environment has {}",
+                        sizes.len()
+                    ),
+                    "set learn.algorithm = \"ppo\", or choose another env.id",
+                ));
+            }
+            ActionSpace::Continuous { .. } => {
+                return Err(TrainerError::usage(
+                    "algorithm dqn needs discrete actions, but this environment has continuous ones",
+                    "set learn.algorithm = \"sac\", or choose another env.id",
+                ));
+            }
         };
         let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = QLayout {

@@ -487,7 +487,7 @@ mod tests {
         };
         let run = |cut: bool| {
             let (policy, q) = (actor_critic(), q());
-            let (output, first) = policy.forward_split(&pixels, ForwardOptions::PLAIN, cut).unwrap();
+            let (output, first) = policy.forward_split((&pixels, None), ForwardOptions::PLAIN, cut).unwrap();
             (&output.values * 2.0 + output.distribution.entropy().unwrap()).sum(Kind::Float).backward();
             let (values, second) = q.forward_split(q.online.tensors(), &pixels, cut).unwrap();
             values.square().sum(Kind::Float).backward();

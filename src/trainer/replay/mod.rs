@@ -66,7 +66,7 @@ impl ReplayShape {
             frame: spec.observation_len() / stack,
             stack,
             action: match &spec.actions {
-                ActionSpace::Discrete { .. } => 0,
+                ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => 0,
                 ActionSpace::Continuous { low, .. } => low.len(),
             },
             n_step: n_step.max(1),

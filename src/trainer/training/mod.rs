@@ -76,6 +76,9 @@ pub(crate) fn run(
     let group = ProcessGroup::connect(&settings, page.clone())?;
     joined();
     announce_join(&group, device, events);
+    if let Some(images) = envs.images().filter(|_| identity.rank == 0) {
+        print_line(&format!("images {images}"));
+    }
     let build = BuildContext {
         experiment: &experiment,
         sizes,

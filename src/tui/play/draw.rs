@@ -279,7 +279,21 @@ fn discrete(
     let glyphs = cx.glyphs();
     let chosen = step.action.first().map_or(usize::MAX, |action| *action as usize);
     let names = action_names(&policy.env_id, thought.scores.len());
-    let name = |i: usize| names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_owned());
+    // Part and choice of each score.
+    let places: Vec<(usize, usize)> = match thought.parts.as_slice() {
+        [] => (0..thought.scores.len()).map(|i| (0, i)).collect(),
+        parts => {
+            let place = |(part, size): (usize, &u32)| (0..*size as usize).map(move |choice| (part, choice));
+            parts.iter().enumerate().flat_map(place).take(thought.scores.len()).collect()
+        }
+    };
+    let is_chosen = |(part, choice): (usize, usize)| {
+        step.action.get(part).is_some_and(|action| *action as usize == choice)
+    };
+    let name = |i: usize| match places.get(i) {
+        Some((part, choice)) if !thought.parts.is_empty() => format!("{part}: {choice}"),
+        _ => names.get(i).map_or_else(|| i.to_string(), |name| (*name).to_owned()),
+    };
     let (low, high) = match thought.kind {
         ScoreKind::Probability => (0.0, 1.0),
         ScoreKind::Q | ScoreKind::Mean => {
@@ -289,10 +303,11 @@ fn discrete(
         }
     };
     for (i, score) in thought.scores.iter().enumerate().take(ACTIONS) {
-        let role = if i == chosen { Role::Good } else { Role::Dim };
+        let is_chosen = places.get(i).is_some_and(|place| is_chosen(*place));
+        let role = if is_chosen { Role::Good } else { Role::Dim };
         let share = (score - low) / (high - low).max(1e-9);
         let cells = (f64::from(share.clamp(0.0, 1.0)) * 8.0).round() as usize;
-        let mark = if i == chosen { glyphs.pick("▸", ">") } else { " " };
+        let mark = if is_chosen { glyphs.pick("▸", ">") } else { " " };
         let number = match thought.kind {
             ScoreKind::Probability => format!("{:>6.1}%", score * 100.0),
             ScoreKind::Q | ScoreKind::Mean => format!("{:>7}", text::value(f64::from(*score))),
@@ -311,7 +326,11 @@ fn discrete(
         push(buf, vec![cx.s(format!("  and {} more", thought.scores.len() - ACTIONS), Role::Dim)]);
     }
     if thought.scores.is_empty() && chosen != usize::MAX {
-        push(buf, vec![cx.s(format!("  {}", name(chosen)), Role::Good)]);
+        let chosen = match step.action.as_slice() {
+            [_] => name(chosen),
+            parts => parts.iter().map(f32::to_string).collect::<Vec<_>>().join(", "),
+        };
+        push(buf, vec![cx.s(format!("  {chosen}"), Role::Good)]);
     }
 }
 

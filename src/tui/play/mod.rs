@@ -410,6 +410,7 @@ mod tests {
                 scores: vec![0.125, 0.875],
                 value: Some(42.5),
                 kind: ScoreKind::Probability,
+                parts: Vec::new(),
             }),
             reward: 1.0,
             episode_return: step as f64 + 1.0,

@@ -64,9 +64,13 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
         (env.library.is_some(), "workers", own),
         (env.library.is_some(), "wrappers", own),
         (env.library.is_some(), "vector", own),
+        (env.library.is_some(), "channels", own),
+        (env.library.is_some(), "action_masks", own),
         (env.is_atari() && env.vector.is_none(), "kwargs", games),
         (env.is_atari() && env.vector.is_none(), "wrappers", games),
         (env.is_atari() && env.vector.is_none(), "workers", games),
+        (env.is_atari() && env.vector.is_none(), "channels", "frames of Atari games are stacked first"),
+        (env.is_atari() && env.vector.is_none(), "action_masks", "Atari games allow all actions"),
         (env.vector.is_some(), "wrappers", "the factory of `env.vector` wraps its environments"),
         (id.starts_with(ENVPOOL), "wrappers", "EnvPool steps its environments in C++"),
         (id.starts_with(ENVPOOL), "vector", "`env.id` selects EnvPool"),
@@ -110,7 +114,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
     let of = |others: &str| format!("only {others} use it, not `{name}`");
     let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
     let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&env.id.as_str());
-    let rows: [(bool, &str, String); 16] = [
+    let rows: [(bool, &str, String); 17] = [
         (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
         (off_policy && collect.normalise_rewards, "collect.normalise_rewards", of(ON)),
         (
@@ -146,6 +150,11 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             of("`dqn`, `sac`, `td3` and `ppg`"),
         ),
         (
+            env.uses_masks() && !matches!(learn, Learn::Ppo(_) | Learn::A2c(_)),
+            "env.action_masks",
+            of("`ppo` and `a2c`"),
+        ),
+        (
             env.worker_threads.is_some() && !env.is_atari(),
             "env.worker_threads",
             format!("it applies to Atari games, and `{}` is not one", env.id),
@@ -154,9 +163,12 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             policy.kernel == Kernel::Native
                 && (!dense
                     || distributed.data_parallel > 1
+                    || env.uses_masks()
                     || matches!(learn, Learn::Sac(_) | Learn::Td3(_) | Learn::Ppg(_))),
             "policy.kernel",
-            "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU".into(),
+            "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU, without \
+             action masks"
+                .into(),
         ),
     ];
     let unused = rows.into_iter().filter(|(set, ..)| *set);
@@ -394,6 +406,17 @@ mod tests {
             );
         }
         assert_eq!(keys("CartPole-v1", "ppo", "worker_threads = 8\n"), ["env.worker_threads"]);
+        let masks = "worker = 'python'\naction_masks = true\n";
+        for algorithm in ["dqn", "sac", "td3", "ppg"] {
+            assert_eq!(keys("module:Any-v0", algorithm, masks), ["env.action_masks"], "{algorithm}");
+        }
+        for set in ["action_masks = true", "channels = 'last'"] {
+            let key = format!("env.{}", set.split(' ').next().unwrap());
+            let text = format!("worker = 'auto'\n{set}\n[policy]\nnetwork = 'nature'\n");
+            assert_eq!(keys("PongNoFrameskip-v4", "ppo", &text), [key]);
+        }
+        let native = format!("{masks}[policy]\nkernel = 'native'\n");
+        assert_eq!(keys("module:Any-v0", "ppo", &native), ["policy.kernel"]);
         assert_eq!(keys("Pendulum-v1", "sac", "[policy]\nkernel = 'native'\n"), ["policy.kernel"]);
     }
 
@@ -407,6 +430,9 @@ mod tests {
             ("PongNoFrameskip-v4", "dqn", "[policy]\nnetwork = 'nature'\n[distributed]\ndata_parallel = 2\n"),
             ("module:Anything-v0", "dqn", "[policy]\nnetwork = 'nature'\n"),
             ("PongNoFrameskip-v4", "ppo", "worker_threads = 8\n"),
+            ("module:Any-v0", "ppo", "worker = 'python'\naction_masks = true\nchannels = 'first'\n"),
+            ("module:Any-v0", "a2c", "worker = 'python'\naction_masks = true\n"),
+            ("module:Any-v0", "dqn", "worker = 'python'\naction_masks = false\n"),
             ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
             ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
             (
