@@ -15,9 +15,9 @@ exchanges and as many steps behind them.
 With those of the first optimiser, fingerprints of the running statistics of normalizers are taken, as those of a number of their own: they
 lie on the weights' device, or on the CPU, and are part of the same cost.
 
-Cost: fingerprints are taken at one of so many places (`is_chosen`), a power of two, which doubles until they take less than `_SHARE` of the
-CPU time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a look at the counters: reading the clock
-of a thread is a system call. However dear they are, there is one in `_MOST` steps, so that a difference is seen about within those.
+Cost: of so many places fingerprints are taken at one (`is_chosen`), a power of two, which doubles until they take less than `_SHARE` of the CPU
+time of the thread that steps: on a busy host, wall time measures neither. A step without one costs reading the counters: reading the clock of a
+thread is a system call. However dear they are, of `_MOST` steps about one has them, so that a difference is seen within those.
 Where steps take long but little CPU time, as those that mostly wait do, there is one every few seconds.
 """
 
@@ -47,8 +47,8 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def is_chosen(calls, since, every):
-    """Whether this place is one of those of which `every`, a power of two, are as many as one is chosen of: the same on all ranks, and in no step
-    with the program. Those of a larger power are among those of a smaller one."""
+    """Whether a fingerprint is taken at this place: on average at one of `every`, a power of two. They are the same on all ranks, those of a larger
+    power are among those of a smaller one, and no rhythm of a program avoids them."""
     mixed = (calls * 0x9E3779B97F4A7C15 + since) * 0xBF58476D1CE4E5B9 & _MASK
     mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & _MASK
     return not mixed >> 40 & every - 1
