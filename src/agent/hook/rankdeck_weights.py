@@ -18,7 +18,7 @@ lie on the weights' device, or on the CPU, and are part of the same cost.
 Cost: of so many places fingerprints are taken at one (`is_chosen`), a power of two, which doubles until they take less than `_SHARE` of the CPU
 time of the thread that steps: on a busy host, wall time measures neither. A step without one costs reading the counters: reading the clock of a
 thread is a system call. However dear they are, of `_MOST` steps about one has them, so that a difference is seen within those.
-Where steps take long but little CPU time, as those that mostly wait do, there is one every few seconds.
+Where steps take long but little CPU time, as those that mostly wait do, there are about two a second.
 """
 
 import ctypes
@@ -30,8 +30,8 @@ import torch
 
 _SHARE = 0.005
 _MOST = 1024
-# Seconds between two, unless they are dear.
-_SECONDS = 5.0
+# Seconds between two, unless they are dear: a difference is reported about as fast as other faults.
+_SECONDS = 0.5
 # The first steps are always sampled: replicas must begin alike, and the detector learns from these what the program keeps equal.
 _ALWAYS = 9
 # Steps among which one without an exchange before it shows a program that averages now and then.
