@@ -62,8 +62,9 @@ def main():
                 parameter.grad /= world
         if struck and name == "nan":
             model[0].weight.grad.fill_(float("nan"))
+        skips = struck and (name == "idle" or name == "skip-step" and step == at)
         # A gradient that is infinite on all ranks, as mixed precision meets now and then.
-        if not (struck and name == "skip-step") and not (mode == "scaler" and step % 7 == 0):
+        if not skips and not (mode == "scaler" and step % 7 == 0):
             optimiser.step()
         dist.all_reduce(loss.detach())
         if step % 10 == 0 and rank == 0:

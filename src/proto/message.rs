@@ -31,10 +31,10 @@ pub use record::{
     Survivor, Work,
 };
 pub use sample::{
-    Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintSample, GpuInstance,
-    GpuSample, GroupArguments, GroupSample, HostSample, HostSignals, InputKind, InputSample, IterationSample,
-    LinkSample, MainThread, NORMALIZERS, PageSample, Phase, RankSample, RankSignals, RecentCollective,
-    calm_round,
+    Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintPosition,
+    FingerprintSample, GpuInstance, GpuSample, GroupArguments, GroupSample, HostSample, HostSignals,
+    InputKind, InputSample, IterationSample, LinkSample, MainThread, NORMALIZERS, PageSample, Phase,
+    RankSample, RankSignals, RecentCollective, calm_round,
 };
 
 use crate::inspection::Inspection;

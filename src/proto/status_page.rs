@@ -5,7 +5,7 @@
 //! no system call, so that stuck ranks are detected with certainty. The page of a script has the collectives
 //! and optimizer steps of its training loop, without those of other threads (HOOK-6).
 //!
-//! Layout, version 4: 64-bit little-endian words in a file of [`PAGE_BYTES`].
+//! Layout, version 5: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
 //! word    5  writer: 1 the hook in a Python rank
@@ -213,6 +213,36 @@ mod tests {
         writer.words.store(1, &[3]);
         let view = StatusPageReader::open(&path).unwrap().view().unwrap();
         assert_eq!((view.rank, view.group_arguments), (3, None));
+    }
+
+    /// The hook of an older build may still write for a rank that this agent watches.
+    #[test]
+    fn fingerprints_of_an_older_page_have_no_position() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let writer = StatusPageWriter::create(&path, 3, 0).unwrap();
+        let taken =
+            |step: u64| [step + 1, 7 << 32 | 0x3_0000, 1, 2, 3, 4, 1.5f64.to_bits(), 2.5f64.to_bits()];
+        let start = layout::FINGERPRINTS_START;
+        writer.words.store(start, &[taken(5).as_slice(), &[12, 2], &taken(6), &[14, 0]].concat());
+        let read = || StatusPageReader::open(&path).unwrap().view().unwrap();
+        let positions = |view: View| -> Vec<_> {
+            let each = view.fingerprints.iter().map(|taken| (taken.step, taken.position, taken.sum));
+            each.collect()
+        };
+        let at = |seq, steps| Some(crate::message::FingerprintPosition { seq, steps });
+        assert_eq!(positions(read()), [(5, at(12, 2), 1.5), (6, at(14, 0), 1.5)]);
+        // Version 4 has eight words for each, in a shorter file.
+        writer.words.store(1, &[4]);
+        writer.words.store(start, &[taken(5), taken(6)].concat());
+        writer.words.store(start + 16, &[0; 4]);
+        drop(writer);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(layout::OLDER_PAGE_BYTES as u64).unwrap();
+        assert_eq!(positions(read()), [(5, None, 1.5), (6, None, 1.5)]);
+        assert_eq!(read().sample(monotonic_ns()).fingerprints[1].place().steps, 6, "its step instead");
+        file.set_len(layout::OLDER_PAGE_BYTES as u64 - 1).unwrap();
+        assert!(StatusPageReader::open(&path).is_err());
     }
 
     #[test]

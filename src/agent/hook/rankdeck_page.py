@@ -1,4 +1,4 @@
-"""The status page of a Python rank, version 4 of src/proto/status_page.rs.
+"""The status page of a Python rank, version 5 of src/proto/status_page.rs.
 
 Owner: the rank's interpreter: `page` is the open one, and `None` before `init_process_group` and in children. Words are 64 bits wide, in the
 machine's order; the one at `_LOCK` is odd while others are being written.
@@ -6,14 +6,14 @@ machine's order; the one at `_LOCK` is odd while others are being written.
 
 import os
 
-_PAGE_BYTES = 20480
+_PAGE_BYTES = 24576
 _MASK = (1 << 64) - 1
 _PRIME = 0x100000001B3
 _RING, _RING_WORDS, _RING_START = 64, 15, 64
 _GROUPS, _GROUP_WORDS, _GROUPS_START = 16, 8, 1024
 _ITERATIONS, _ITERATION_WORDS, _ITERATIONS_START = 128, 5, 1152
 _SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
-_FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 8, 2048
+_FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 10, 2048
 _BODY, _LOCK = 9, 8
 _ARGUMENTS, _ADDRESS = 49, 88
 _INPUT = _BODY + 26
@@ -75,7 +75,7 @@ class Page:
         self.now = time.monotonic_ns
         self.ring_entry = struct.Struct("=15Q")
         self.group_entry = struct.Struct("=8Q")
-        self.fingerprint_entry = struct.Struct("=6Q2d")
+        self.fingerprint_entry = struct.Struct("=6Q2d2Q")
         self.fingerprints = self.begun = 0
         self.lock = threading.Lock()
         self.entered = self.left = self.wait = self.updates = self.elements = self.input = 0
@@ -90,7 +90,7 @@ class Page:
         now = self.now()
         words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = phase, now, now, now
         words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
-        words[1], words[2], words[3], words[4], words[_WRITER] = 4, rank, generation, os.getpid(), 1
+        words[1], words[2], words[3], words[4], words[_WRITER] = 5, rank, generation, os.getpid(), 1
         words[0] = int.from_bytes(b"rankdeck", "little")
 
     def phase(self, phase):
@@ -249,21 +249,23 @@ class Page:
             group[7] = group[8]() - group[1]
 
     def exchanged(self):
-        """Elements of all collectives entered so far, those of C++ included."""
+        """Elements of all collectives entered so far, and how many of these are of the group of all ranks; those of C++ included."""
         with self.lock:
             world = self.groups.get("world")
-            if world is not None:
-                self.catch_up(world)
-            return self.elements
+            if world is None:
+                return self.elements, 0
+            self.catch_up(world)
+            return self.elements, world[1]
 
-    def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite, synced):
-        """The weights of an optimiser between one of its steps and the next."""
+    def fingerprint(self, step, place, optimizer, shapes, lanes, total, scale, finite, synced, local):
+        """The weights of an optimiser between one of its steps and the next; `place`: (collectives of all ranks, steps since the latest)."""
         with self.lock:
             at = (_FINGERPRINTS_START + self.fingerprints % _FINGERPRINTS * _FINGERPRINT_WORDS) * 8
             self.fingerprints += 1
             pairs = [lanes[lane] | lanes[lane + 1] << 32 for lane in range(0, 8, 2)]
             self.words[_LOCK] |= 1
-            self.fingerprint_entry.pack_into(self.map, at, step + 1, optimizer | finite << 16 | synced << 17 | shapes << 32, *pairs, total, scale)
+            head = optimizer | finite << 16 | synced << 17 | local << 18 | shapes << 32
+            self.fingerprint_entry.pack_into(self.map, at, step + 1, head, *pairs, total, scale, *place)
             self.words[_LOCK] += 1
 
     def waited(self, nanoseconds, kind, frame):

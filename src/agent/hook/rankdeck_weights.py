@@ -7,13 +7,18 @@ They are taken when a step begins, of what the steps before have made: programs 
 only behind that. Each is sent with whether about as much was exchanged since the step before as there are weights: a loss that is averaged for a
 log synchronizes nothing. Where that is not so at every step, the first behind some are taken, whatever the pace.
 
+Ranks may make different numbers of steps between two exchanges: as many as fit into some time, until their own measure ends an epoch, or for each
+batch of their own below `Join`. So a number of steps is no common place. All ranks make the same collectives of the group of all ranks, in the
+same order: a place is how many of these were made before, and how many steps since the latest. At the same place, ranks have made the same
+exchanges and as many steps behind them.
+
 With those of the first optimiser, fingerprints of the running statistics of normalizers are taken, as those of a number of their own: they
 lie on the weights' device, or on the CPU, and are part of the same cost.
 
-Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
-time of the thread that steps: on a busy host, wall time measures neither. A step without one costs a comparison: reading
-the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
-Where steps take long but little CPU time, as those that mostly wait do, there is one every few seconds.
+Cost: of so many places fingerprints are taken at one (`is_chosen`), a power of two, which doubles until they take less than `_SHARE` of the CPU
+time of the thread that steps: on a busy host, wall time measures neither. A step without one costs reading the counters: reading the clock of a
+thread is a system call. However dear they are, of `_MOST` steps about one has them, so that a difference is seen within those.
+Where steps take long but little CPU time, as those that mostly wait do, there are about two a second.
 """
 
 import ctypes
@@ -25,17 +30,28 @@ import torch
 
 _SHARE = 0.005
 _MOST = 1024
-# Seconds between two, unless they are dear.
-_SECONDS = 5.0
-# The first steps are always sampled: replicas must begin alike.
-_ALWAYS = 8
+# Seconds between two, unless they are dear: a difference is reported about as fast as other faults.
+_SECONDS = 0.5
+# The first steps are always sampled: replicas must begin alike, and the detector learns from these what the program keeps equal.
+_ALWAYS = 9
+# Steps among which one without an exchange before it shows a program that averages now and then.
+_FIRST = 64
 # Behind collectives, in programs that make steps without them.
 _BEHIND = 64
 _ELEMENTS = 2048
 _LANES = 8
 # The number of normalizers among the optimisers: that of `NORMALIZERS` in src/proto/message/sample.rs.
 _NORMALIZERS = 8
+_MASK = (1 << 64) - 1
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def is_chosen(calls, since, every):
+    """Whether a fingerprint is taken at this place: on average at one of `every`, a power of two. They are the same on all ranks, those of a larger
+    power are among those of a smaller one, and no rhythm of a program avoids them."""
+    mixed = (calls * 0x9E3779B97F4A7C15 + since) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & _MASK
+    return not mixed >> 40 & every - 1
 
 
 class Weights:
@@ -45,31 +61,38 @@ class Weights:
         self.optimizer, self.index, self.page = optimizer, index, page
         self.normalizers = normalizers if index == 0 else None
         self.steps = 0
-        self.every = self.due = 1
+        self.every = 1
         self.cost = self.between = None
         self.sampled, self.last = 0, thread_time()
         self.step_wall, self.last_wall = 0.0, monotonic()
         self.views = None
         self.pending = None
-        self.due, self.alone, self.behind, self.exchanged = True, False, 0, page.elements
+        self.due, self.alone, self.local, self.behind, self.exchanged = True, False, False, 0, page.elements
+        # The place: collectives of all ranks so far, and steps since the latest.
+        self.calls, self.since = None, 0
         plain = (parameter for parameter in self.parameters() if type(parameter) in (torch.Tensor, torch.nn.Parameter))
         self.least = max(1, sum(parameter.numel() for parameter in plain) // 2)
 
     def before(self):
         """A step begins; the first one with what all ranks begin with."""
-        called = self.page.elements - self.exchanged >= self.least
+        elements, calls = self.page.exchanged()
+        if calls != self.calls:
+            self.calls, self.since = calls, 0
+        called = elements - self.exchanged >= self.least
+        self.local = self.local or not called and 0 < self.steps < _FIRST
+        self.due = self.steps < _ALWAYS or is_chosen(calls, self.since, self.every)
         if self.due or called and self.alone and self.behind < _BEHIND:
             self.behind += not self.due
-            self.due = False
-            self.take(self.steps)
+            self.take(called)
         self.alone = not called
 
     def after(self):
         self.steps += 1
+        self.since += 1
         self.exchanged = self.page.elements
         if self.pending is not None:
             self.finish()
-        if self.steps < self.due:
+        if not self.due:
             return
         now, wall = thread_time(), monotonic()
         steps = self.steps - self.sampled
@@ -78,10 +101,8 @@ class Weights:
         self.sampled, self.last, self.last_wall = self.steps, now, wall
         # One long pause, such as an evaluation, must not make the next steps dear.
         self.between = between if self.between is None else min(self.between * 1.5, 0.9 * self.between + 0.1 * between)
-        self.due = True
         if self.steps > _ALWAYS // 2:
             self.pace()
-        self.due = self.steps + 1 if self.steps < _ALWAYS else (self.steps // self.every + 1) * self.every
 
     def pace(self):
         allowed = _SHARE * self.between
@@ -92,7 +113,7 @@ class Weights:
         while self.every * self.step_wall > _SECONDS and self.every > 1 and self.cost <= _SHARE * self.every / 2 * self.step_wall:
             self.every //= 2
 
-    def take(self, step):
+    def take(self, synced):
         if self.pending is not None or torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
         begun = thread_time()
@@ -101,7 +122,7 @@ class Weights:
                 self.scan()
             if not self.views:
                 return
-            synced = self.page.exchanged() - self.exchanged >= self.least
+            at = (self.steps, (self.calls, self.since), synced, self.local)
             statistics = Statistics(self.normalizers, self.views[0].device)
             views = self.views + statistics.beside
             sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in views])
@@ -111,18 +132,18 @@ class Weights:
                 self.buffer.copy_(sample, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-                self.pending = (step, synced, event, statistics)
+                self.pending = (at, event, statistics)
             else:
-                self.report(step, sample, synced, statistics)
+                self.report(at, sample, statistics)
         cost = thread_time() - begun
-        self.cost = cost if self.cost is None or step <= 2 else 0.8 * self.cost + 0.2 * cost
+        self.cost = cost if self.cost is None or self.steps <= 2 else 0.8 * self.cost + 0.2 * cost
 
     def finish(self):
-        step, synced, event, statistics = self.pending
+        at, event, statistics = self.pending
         if event.query():
             begun = thread_time()
             self.pending = None
-            self.report(step, self.buffer, synced, statistics)
+            self.report(at, self.buffer, statistics)
             self.cost += thread_time() - begun
 
     def parameters(self):
@@ -158,22 +179,24 @@ class Weights:
             shapes.append((tuple(parameter.shape), str(parameter.dtype)))
         self.shapes = zlib.crc32(repr(shapes).encode())
 
-    def report(self, step, sample, synced, statistics):
+    def report(self, at, sample, statistics):
         count = sum(size for _, size in self.lanes)
-        self.write(step, self.index, self.shapes, self.lanes, sample[:count], synced)
+        self.write(at, self.index, self.shapes, self.lanes, sample[:count])
         if statistics.lanes:
             beside = torch.cat([sample[count:], statistics.on_cpu])
-            self.write(step, _NORMALIZERS, statistics.shapes, statistics.lanes, beside, synced)
+            self.write(at, _NORMALIZERS, statistics.shapes, statistics.lanes, beside)
 
-    def write(self, step, number, shapes, places, sample, synced):
+    def write(self, at, number, shapes, parts, sample):
+        step, place, synced, local = at
         data = ctypes.string_at(sample.data_ptr(), 4 * sample.numel())
-        lanes, at = [0] * _LANES, 0
-        for lane, size in places:
-            lanes[lane] = zlib.crc32(data[4 * at : 4 * (at + size)], lanes[lane])
-            at += size
+        lanes, begin = [0] * _LANES, 0
+        for lane, size in parts:
+            lanes[lane] = zlib.crc32(data[4 * begin : 4 * (begin + size)], lanes[lane])
+            begin += size
         total, scale = sample.sum(dtype=torch.float64).item(), sample.abs().sum(dtype=torch.float64).item()
         finite = math.isfinite(scale)
-        self.page.fingerprint(step, number, shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite, synced)
+        total, scale = (total, scale) if finite else (0.0, 0.0)
+        self.page.fingerprint(step, place, number, shapes, lanes, total, scale, finite, synced, local)
 
 
 class Statistics:

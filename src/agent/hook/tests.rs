@@ -447,7 +447,7 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
 
 /// Steps of a busy host, or of ranks that mostly wait, take long and little CPU time.
 #[test]
-fn fingerprints_are_taken_every_few_seconds() {
+fn fingerprints_are_taken_about_twice_a_second() {
     let made = folder(concat!(
         "import rankdeck_weights, sys\n",
         "for wall in (0.001, 0.25, 4.0, 60.0):\n",
@@ -460,7 +460,97 @@ fn fingerprints_are_taken_every_few_seconds() {
     std::fs::write(made.path().join("torch/__init__.py"), types).unwrap();
     let output = python(made.path(), &made.path().join("rank0.page")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["32", "16", "1", "1"], "{output:?}");
+    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["32", "2", "1", "1"], "{output:?}");
+}
+
+/// How dear a fingerprint is decides how many are taken, at places that all ranks have in common.
+#[test]
+fn dear_fingerprints_are_taken_at_few_common_places() {
+    let made = folder(concat!(
+        "import rankdeck_weights\n",
+        "class Page:\n",
+        "    elements = calls = 0\n",
+        "    def exchanged(self):\n",
+        "        self.elements, self.calls = self.elements + 10, self.calls + 3\n",
+        "        return self.elements, self.calls\n",
+        "def places(cost, steps):\n",
+        "    weights, taken = object.__new__(rankdeck_weights.Weights), []\n",
+        "    weights.page, weights.least, weights.cost, weights.every, weights.calls = Page(), 5, cost, 1, None\n",
+        "    weights.steps = weights.since = weights.sampled = weights.behind = weights.exchanged = 0\n",
+        "    weights.pending = weights.between = None\n",
+        "    weights.due = weights.alone = weights.local = False\n",
+        "    weights.last = weights.last_wall = 0.0\n",
+        "    weights.take = lambda synced: taken.append((weights.calls, weights.since))\n",
+        "    for _ in range(steps):\n",
+        "        weights.before()\n",
+        "        weights.after()\n",
+        "    return taken\n",
+        "dear, cheap = places(1.0, 4000), places(0.0, 4000)\n",
+        "print(dear[:9] == cheap[:9], 9 < len(dear) < 80, len(cheap), set(dear) < set(cheap))\n",
+    ));
+    let types = "float32 = float64 = float16 = bfloat16 = 1\n";
+    std::fs::write(made.path().join("torch/__init__.py"), types).unwrap();
+    let output = python(made.path(), &made.path().join("rank0.page")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["True", "True", "4000", "True"], "{output:?}");
+}
+
+/// Two ranks that make different numbers of steps between exchanges: of their own before they average their
+/// weights, and of averaged gradients below `Join`.
+const UNEVEN: &str = r#"
+import torch, torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+def fresh():
+    torch.manual_seed(1)
+    net = torch.nn.Linear(4, 4)
+    return net, torch.optim.SGD(net.parameters(), lr=1e-3)
+def learn(model, opt):
+    opt.zero_grad()
+    model(torch.full((1, 4), 1.0 + rank)).square().sum().backward()
+    opt.step()
+net, opt = fresh()
+for _ in range(3):
+    for _ in range(2 + rank):
+        learn(net, opt)
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= 2
+net, opt = fresh()
+model = torch.nn.parallel.DistributedDataParallel(net)
+for _ in range(3):
+    with Join([model]):
+        for _ in range(2 + rank):
+            learn(model, opt)
+"#;
+
+#[test]
+fn uneven_ranks_are_equal_at_equal_positions() {
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let made = tempfile::tempdir().unwrap();
+    for mut rank in two_ranks(&python, made.path(), UNEVEN) {
+        assert!(rank.wait().unwrap().success());
+    }
+    let of = |rank, optimizer| {
+        let view = StatusPageReader::open(&page_of(made.path(), rank)).unwrap().view().unwrap();
+        let own = view.fingerprints.into_iter().filter(|taken| taken.optimizer == optimizer);
+        own.collect::<Vec<_>>()
+    };
+    for (optimizer, common, equal) in [(0, 6, 3), (1, 6, 6)] {
+        let (first, second) = (of(0, optimizer), of(1, optimizer));
+        assert_eq!((first.len(), second.len()), (6, 9), "before each step");
+        let pairs = first.iter().filter_map(|a| Some((a, second.iter().find(|b| a.position == b.position)?)));
+        let pairs: Vec<_> = pairs.collect();
+        assert_eq!(pairs.len(), common, "{first:?} {second:?}");
+        let same = pairs.iter().filter(|(a, b)| a.lanes == b.lanes);
+        assert_eq!(same.clone().count(), equal, "{pairs:?}");
+        assert!(same.clone().any(|(a, b)| a.step != b.step), "at different steps");
+        // Where they differ, neither has exchanged anything since its step before.
+        let apart = pairs.iter().filter(|(a, b)| a.lanes != b.lanes);
+        assert!(apart.clone().all(|(a, b)| !a.synced && !b.synced && a.local && b.local), "{pairs:?}");
+        assert!(same.clone().all(|(a, b)| a.step == 0 || a.synced && b.synced), "{pairs:?}");
+    }
 }
 
 /// Two ranks of independent learners that only average a number for a log.

@@ -461,6 +461,16 @@ pub struct IterationSample {
     pub wait_us: u64,
 }
 
+/// Where a fingerprint was taken. Ranks that train one model have the same weights at the same position; their
+/// numbers of steps may differ there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct FingerprintPosition {
+    /// Collectives of the group of all ranks that were entered before it.
+    pub seq: u64,
+    /// Steps of the optimizer since the latest of them.
+    pub steps: u64,
+}
+
 /// Number of an "optimizer" whose fingerprints are those of the running statistics of normalizers.
 pub const NORMALIZERS: u32 = 8;
 
@@ -486,6 +496,19 @@ pub struct FingerprintSample {
     /// only there.
     #[serde(default)]
     pub synced: bool,
+    /// One of the first steps was made without such a collective before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
+    /// Where it was taken; `None` from older hooks, which count only steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<FingerprintPosition>,
+}
+
+impl FingerprintSample {
+    /// Returns where it was taken; without a position, its step stands for it.
+    pub fn place(&self) -> FingerprintPosition {
+        self.position.unwrap_or(FingerprintPosition { seq: 0, steps: self.step })
+    }
 }
 
 /// Activity of a rank within a phase; the numbers are the status page's.

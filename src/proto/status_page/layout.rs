@@ -1,13 +1,20 @@
 //! The words of a status page: where each part is, and how its values are written as words.
 
-use crate::message::{GroupArguments, InputKind, InputSample};
+use crate::message::{FingerprintPosition, GroupArguments, InputKind, InputSample};
 
 /// Size of the file.
-pub const PAGE_BYTES: usize = 20480;
+pub const PAGE_BYTES: usize = 24576;
 /// Version of the layout, which changes with every word of it; pages of other versions are rejected.
-pub const VERSION: u64 = 4;
-/// The oldest version that is read. Its pages have other arguments of `init_process_group`, which are left out.
+pub const VERSION: u64 = 5;
+/// The oldest version that is read.
 pub(super) const OLDEST_VERSION: u64 = 3;
+/// The first version with these arguments of `init_process_group` and waits for input; older ones are left out.
+pub(super) const ARGUMENTS_VERSION: u64 = 4;
+/// The first version whose fingerprints have a position.
+pub(super) const POSITIONS_VERSION: u64 = 5;
+/// Size of the file, and words of a fingerprint, before that version.
+pub(super) const OLDER_PAGE_BYTES: usize = 20480;
+pub(super) const OLDER_FINGERPRINT_WORDS: usize = 8;
 
 /// First word of the body.
 pub(super) const BODY: usize = 9;
@@ -49,7 +56,7 @@ pub(super) const SITES_START: usize = 1792;
 pub(super) const SITE_WORDS: usize = 8;
 /// First word of the ring of fingerprints.
 pub(super) const FINGERPRINTS_START: usize = 2048;
-pub(super) const FINGERPRINT_WORDS: usize = 8;
+pub(super) const FINGERPRINT_WORDS: usize = 10;
 
 /// Collectives in the ring.
 pub const RING: usize = 64;
@@ -113,12 +120,16 @@ pub struct Fingerprint {
     pub finite: bool,
     /// A collective was called since the previous step.
     pub synced: bool,
+    /// One of the first steps was made without such a collective before it.
+    pub local: bool,
+    /// Where it was taken; `None` on pages before version 5.
+    pub position: Option<FingerprintPosition>,
 }
 
 impl Fingerprint {
     /// Decodes a slot; `None` for an empty one.
     pub(super) fn from_words(words: &[u64; FINGERPRINT_WORDS]) -> Option<Fingerprint> {
-        let [step, head, lanes @ .., sum, scale] = *words;
+        let [step, head, lanes @ .., sum, scale, seq, steps] = *words;
         let (low, high) = (|word: u64| word as u32, |word: u64| (word >> 32) as u32);
         let float = |bits| Some(f64::from_bits(bits)).filter(|value| value.is_finite()).unwrap_or_default();
         Some(Fingerprint {
@@ -132,6 +143,8 @@ impl Fingerprint {
             scale: float(scale),
             finite: head & 0x1_0000 != 0,
             synced: head & 0x2_0000 != 0,
+            local: head & 0x4_0000 != 0,
+            position: Some(FingerprintPosition { seq, steps }),
         })
     }
 }
@@ -589,12 +602,12 @@ mod tests {
             FINGERPRINT_WORDS,
         ];
         let counts = [RING, GROUPS, ITERATIONS, SITES, FINGERPRINTS, LANES, PHASES, SITE_TEXT, PAGE_BYTES];
-        let version_4 = (
+        let version_5 = (
             [9, 49, 64, 1024, 1152, 1792, 2048],
-            [40, 15, 15, 8, 5, 8, 8],
-            [64, 16, 128, 32, 64, 8, 9, 56, 20480],
+            [40, 15, 15, 8, 5, 8, 10],
+            [64, 16, 128, 32, 64, 8, 9, 56, 24576],
         );
-        assert_eq!((VERSION, (starts, words, counts)), (4, version_4));
+        assert_eq!((VERSION, (starts, words, counts)), (5, version_5));
         let mut words = [0; ARGUMENTS_WORDS];
         words[..5].copy_from_slice(&[
             1 << 33 | 2,

@@ -2,17 +2,17 @@
 //! always has counters and ages, and the ring of collectives only while nothing moves.
 
 use super::layout::{
-    self, ARGUMENTS_START, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START, GROUP_WORDS,
-    GROUPS_START, INPUT_START, ITERATION_WORDS, ITERATIONS_START, OLDEST_VERSION, RING_START, RING_WORDS,
-    SITE_WORDS, SITES_START,
+    self, ARGUMENTS_START, ARGUMENTS_VERSION, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START,
+    GROUP_WORDS, GROUPS_START, INPUT_START, ITERATION_WORDS, ITERATIONS_START, OLDER_FINGERPRINT_WORDS,
+    OLDER_PAGE_BYTES, OLDEST_VERSION, POSITIONS_VERSION, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
 };
 use super::{
     Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS, IterationStart, MAGIC,
     PAGE_BYTES, RING, SEQLOCK, SITES, VERSION, tag_text,
 };
 use crate::message::{
-    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupArguments, GroupSample, InputSample,
-    IterationSample, PageSample, Phase, RecentCollective,
+    Activity, CollectiveCall, CollectiveSample, FingerprintPosition, FingerprintSample, GroupArguments,
+    GroupSample, InputSample, IterationSample, PageSample, Phase, RecentCollective,
 };
 use std::fs::File;
 use std::io;
@@ -124,12 +124,19 @@ impl StatusPageReader {
     }
 
     fn copy(&self) -> io::Result<PageCopy> {
-        let mut bytes = vec![0; PAGE_BYTES];
-        self.file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => bad("status page is too short"),
-            _ => error,
-        })?;
-        let copy = PageCopy(bytes);
+        let mut copy = PageCopy(vec![0; PAGE_BYTES]);
+        let (older, rest) = copy.0.split_at_mut(OLDER_PAGE_BYTES);
+        let read = |part: &mut [u8], from: usize| {
+            self.file.read_exact_at(part, from as u64).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => bad("status page is too short"),
+                _ => error,
+            })
+        };
+        read(older, 0)?;
+        let version = older.get(8..16).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes);
+        if version >= POSITIONS_VERSION {
+            read(rest, OLDER_PAGE_BYTES)?;
+        }
         match copy.load(0) {
             [MAGIC, OLDEST_VERSION..=VERSION] => Ok(copy),
             [MAGIC, _] => Err(bad("status page of another version")),
@@ -158,8 +165,12 @@ impl PageCopy {
         let iteration =
             |slot| IterationStart::from_words(&self.load(ITERATIONS_START + slot * ITERATION_WORDS));
         let site = |slot| self.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS);
-        let fingerprint =
-            |slot| Fingerprint::from_words(&self.load(FINGERPRINTS_START + slot * FINGERPRINT_WORDS));
+        let has_positions = version >= POSITIONS_VERSION;
+        let fingerprint_words = if has_positions { FINGERPRINT_WORDS } else { OLDER_FINGERPRINT_WORDS };
+        let fingerprint = |slot| {
+            let taken = Fingerprint::from_words(&self.load(FINGERPRINTS_START + slot * fingerprint_words))?;
+            Some(Fingerprint { position: taken.position.filter(|_| has_positions), ..taken })
+        };
         let mut fingerprints: Vec<Fingerprint> = (0..FINGERPRINTS).filter_map(fingerprint).collect();
         fingerprints.sort_unstable_by_key(|taken| (taken.optimizer, taken.step));
         let mut ring = used(RING, collective, |c| c.seq > 0);
@@ -182,9 +193,9 @@ impl PageCopy {
             iterations,
             fingerprints,
             group_arguments: layout::group_arguments(&self.load(ARGUMENTS_START), &sites)
-                .filter(|_| version == VERSION),
+                .filter(|_| version >= ARGUMENTS_VERSION),
             input: layout::input(&self.load(INPUT_START), &sites)
-                .filter(|_| writer == 1 && version == VERSION),
+                .filter(|_| writer == 1 && version >= ARGUMENTS_VERSION),
             sites,
             torn,
         }
@@ -204,6 +215,8 @@ const MOST_ITERATIONS: usize = 8;
 const WINDOW_MS: u64 = 1_000;
 /// Most fingerprints of one optimizer in a sample: enough for its first steps.
 const MOST_FINGERPRINTS: usize = 9;
+/// Those of them that are the latest, so that a slow loop's are shown at once.
+const LATEST_FINGERPRINTS: usize = 3;
 /// Most runs of equal collectives in a sample.
 const MOST_RUNS: usize = 32;
 /// Time without changes after which a sample has the latest collectives: a rank that makes progress needs no
@@ -266,7 +279,7 @@ impl View {
                     wait_us: iteration.wait_ns / 1_000,
                 })
                 .collect(),
-            fingerprints: shared_steps(&self.fingerprints),
+            fingerprints: shared_positions(&self.fingerprints),
             own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
             group_arguments: self.group_arguments.clone(),
@@ -352,29 +365,49 @@ fn thinned(iterations: &[IterationStart], now_ns: u64) -> impl Iterator<Item = &
     chosen.into_iter().skip(from)
 }
 
-/// Returns at most [`MOST_FINGERPRINTS`] fingerprints of each optimizer. Of many, these are steps that are
-/// multiples of a power of two, so that ranks a few steps apart share some.
-fn shared_steps(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
+/// Returns at most [`MOST_FINGERPRINTS`] fingerprints of each optimizer: the first of all, the latest, and of many
+/// others those at some positions, the same ones on all ranks, so that ranks a few steps apart share some.
+fn shared_positions(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
+    let sample = |one: &Fingerprint| FingerprintSample {
+        optimizer: one.optimizer,
+        step: one.step,
+        shapes: one.shapes,
+        lanes: one.lanes,
+        sum: one.sum,
+        scale: one.scale,
+        finite: one.finite,
+        synced: one.synced,
+        local: one.local,
+        position: one.position,
+    };
     let mut shown = Vec::new();
     for of_one in taken.chunk_by(|a, b| a.optimizer == b.optimizer) {
+        let of_one: Vec<FingerprintSample> = of_one.iter().map(sample).collect();
         // With steps between collectives, replicas are equal only after a collective.
         let mixed = of_one.iter().any(|one| one.step > 0 && !one.synced);
-        let kept = move |one: &&Fingerprint, stride| mixed && one.synced || one.step.is_multiple_of(stride);
-        let shared = |stride: u64| of_one.iter().filter(move |one| kept(one, stride));
+        let latest = of_one.len().saturating_sub(LATEST_FINGERPRINTS);
+        let kept = |at: usize, one: &FingerprintSample, stride: u64| {
+            let always = one.step == 0 || at >= latest || mixed && one.synced;
+            always || mixed_up(one.place()).is_multiple_of(stride)
+        };
+        let shared = |stride: u64| {
+            let all = of_one.iter().enumerate();
+            all.filter(move |(at, one)| kept(*at, one, stride)).map(|(_, one)| *one)
+        };
         let stride =
             (0..63).map(|power| 1 << power).find(|stride| shared(*stride).count() <= MOST_FINGERPRINTS);
-        shown.extend(shared(stride.unwrap_or(1)).map(|one| FingerprintSample {
-            optimizer: one.optimizer,
-            step: one.step,
-            shapes: one.shapes,
-            lanes: one.lanes,
-            sum: one.sum,
-            scale: one.scale,
-            finite: one.finite,
-            synced: one.synced,
-        }));
+        shown.extend(shared(stride.unwrap_or(1)));
     }
     shown
+}
+
+/// Returns a number that only the position decides, so that programs are in no step with it (SplitMix64).
+fn mixed_up(position: FingerprintPosition) -> u64 {
+    let FingerprintPosition { seq, steps } = position;
+    let mixed = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(steps);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]
@@ -419,25 +452,32 @@ mod tests {
 
     #[test]
     fn ranks_a_few_steps_apart_share_fingerprints() {
-        let ring = |from: u64, every: u64| -> Vec<Fingerprint> {
-            let at = |place: u64| Fingerprint { step: from + place * every, ..Fingerprint::default() };
-            (0..64).map(at).collect()
-        };
-        let steps = |ring: &[Fingerprint]| -> Vec<u64> {
-            shared_steps(ring).iter().map(|sample| sample.step).collect()
-        };
-        assert_eq!(steps(&ring(0, 1)[..9]), (0..9).collect::<Vec<u64>>(), "the first steps");
-        for apart in 0..20 {
-            let (a, b) = (steps(&ring(1_000, 1)), steps(&ring(1_000 + apart, 1)));
-            assert!(a.len() <= MOST_FINGERPRINTS && b.iter().any(|step| a.contains(step)), "{a:?} {b:?}");
-            // One of them takes fewer fingerprints and is as far as the other.
-            let c = steps(&ring(552, 8));
-            assert!(a.iter().any(|step| c.contains(step)), "{a:?} {c:?}");
+        // With positions, of so many collectives per step, and without.
+        for calls in [Some(1), Some(4), Some(7), None] {
+            let ring = |from: u64| -> Vec<Fingerprint> {
+                let at = |step: u64| {
+                    let position = calls.map(|calls| FingerprintPosition { seq: step * calls, steps: 0 });
+                    Fingerprint { step, position, ..Fingerprint::default() }
+                };
+                (from..from + 64).map(at).collect()
+            };
+            let steps = |ring: &[Fingerprint]| -> Vec<u64> {
+                shared_positions(ring).iter().map(|sample| sample.step).collect()
+            };
+            assert_eq!(steps(&ring(0)[..9]), (0..9).collect::<Vec<u64>>(), "the first steps");
+            assert_eq!(steps(&ring(0))[0], 0, "what all ranks begin with");
+            let of = |optimizer| ring(0).into_iter().map(move |one| Fingerprint { optimizer, ..one });
+            let two: Vec<Fingerprint> = of(0).chain(of(1)).collect();
+            let each = steps(&ring(0));
+            assert_eq!(steps(&two), [each.as_slice(), &each].concat(), "of each optimizer");
+            let a = steps(&ring(1_000));
+            assert!((4..=MOST_FINGERPRINTS).contains(&a.len()), "{a:?}");
+            assert_eq!(a[a.len() - LATEST_FINGERPRINTS..], [1_061, 1_062, 1_063], "the latest");
+            for apart in [1, 5, 20] {
+                let b = steps(&ring(1_000 + apart));
+                assert!(a.iter().any(|step| b.contains(step)), "{apart}: {a:?} {b:?}");
+            }
         }
-        let two: Vec<Fingerprint> = (0..2)
-            .flat_map(|optimizer| ring(0, 2).into_iter().map(move |one| Fingerprint { optimizer, ..one }))
-            .collect();
-        assert_eq!(shared_steps(&two).iter().filter(|one| one.optimizer == 1).count(), 8);
     }
 
     #[test]

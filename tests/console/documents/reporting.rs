@@ -414,7 +414,7 @@ const PAGE: [(&str, &str); 25] = [
     ("1024", "table of 16 groups, 8 words each; the first is the group of all ranks, `world`"),
     ("1152", "ring of the last 128 iterations, 5 words each; slot = iteration modulo 128"),
     ("1792", "table of 32 call sites, 8 words each"),
-    ("2048", "ring of the last 64 weight fingerprints, 8 words each; slot = count modulo 64"),
+    ("2048", "ring of the last 64 weight fingerprints, 10 words each; slot = count modulo 64"),
 ];
 
 #[test]

@@ -6,10 +6,11 @@ use crate::watch::history::movement::{
 };
 use crate::watch::history::silence::{SilenceKind, SilenceModel};
 use rankdeck_proto::message::{
-    FingerprintSample, HostSample, IterationSample, MainThread, NORMALIZERS, RankSample,
+    FingerprintPosition, FingerprintSample, HostSample, IterationSample, MainThread, NORMALIZERS, RankSample,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 /// Least time between two remembered samples, ms, and how many there are: differences are taken over two to
 /// three seconds.
@@ -76,11 +77,13 @@ pub struct RankHistory {
     /// Since when its optimizers have made steps.
     #[serde(default)]
     stepped_since: Option<u64>,
-    /// Fingerprints of weights by optimizer and step.
-    pub(crate) weights: BTreeMap<(u32, u64), FingerprintSample>,
-    /// Fingerprints of the running statistics of normalizers by step.
+    /// Fingerprints of weights by optimizer and position. Records of older builds have them by step, under
+    /// another name; they are left out, and so are those of normalizers.
     #[serde(default)]
-    pub(crate) normalizers: BTreeMap<u64, FingerprintSample>,
+    weights_at: BTreeMap<(u32, FingerprintPosition), FingerprintSample>,
+    /// Fingerprints of the running statistics of normalizers by position.
+    #[serde(default)]
+    normalizers_at: BTreeMap<FingerprintPosition, FingerprintSample>,
     seen: bool,
 }
 
@@ -178,15 +181,7 @@ impl RankHistory {
             for iteration in &page.iterations {
                 self.begun(mono_ms, iteration);
             }
-            for taken in page.fingerprints.iter().filter(|taken| taken.optimizer < OPTIMIZERS) {
-                self.taken(taken);
-            }
-            for taken in page.fingerprints.iter().filter(|taken| taken.optimizer == NORMALIZERS) {
-                self.normalizers.insert(taken.step, *taken);
-                if self.normalizers.len() > WEIGHTS {
-                    self.normalizers.pop_first();
-                }
-            }
+            page.fingerprints.iter().for_each(|taken| self.taken(taken));
         }
         self.mono_ms = mono_ms;
         self.seen = true;
@@ -306,14 +301,60 @@ impl RankHistory {
         }
     }
 
-    fn taken(&mut self, taken: &FingerprintSample) {
-        self.weights.insert((taken.optimizer, taken.step), *taken);
-        let mine = (taken.optimizer, 0)..=(taken.optimizer, u64::MAX);
-        if self.weights.range(mine.clone()).count() > WEIGHTS
-            && let Some(oldest) = self.weights.range(mine).next().map(|(key, _)| *key)
-        {
-            self.weights.remove(&oldest);
+    /// Takes a fingerprint, by what it is of.
+    pub(crate) fn taken(&mut self, taken: &FingerprintSample) {
+        if taken.optimizer == NORMALIZERS {
+            self.normalizers_at.insert(taken.place(), *taken);
+            if self.normalizers_at.len() > WEIGHTS {
+                self.normalizers_at.pop_first();
+            }
+        } else if taken.optimizer < OPTIMIZERS {
+            self.weights_at.insert((taken.optimizer, taken.place()), *taken);
+            let known = || self.weights(taken.optimizer, None).map(|(position, _)| position);
+            let surplus = known().next().filter(|_| known().count() > WEIGHTS);
+            if let Some(oldest) = surplus {
+                self.weights_at.remove(&(taken.optimizer, oldest));
+            }
         }
+    }
+
+    /// The numbers of optimizers whose weights are known.
+    pub(crate) fn optimizers(&self) -> impl Iterator<Item = u32> {
+        self.weights_at.keys().map(|(optimizer, _)| *optimizer)
+    }
+
+    /// An optimizer's weights after a position, in the order of positions; all for `None`.
+    pub(crate) fn weights(
+        &self,
+        optimizer: u32,
+        after: Option<FingerprintPosition>,
+    ) -> impl DoubleEndedIterator<Item = (FingerprintPosition, &FingerprintSample)> {
+        let from = match after {
+            Some(after) => Bound::Excluded((optimizer, after)),
+            None => Bound::Included((optimizer, FingerprintPosition::default())),
+        };
+        let upto = (optimizer, FingerprintPosition { seq: u64::MAX, steps: u64::MAX });
+        let all = self.weights_at.range((from, Bound::Included(upto)));
+        all.map(|((_, position), taken)| (*position, taken))
+    }
+
+    /// An optimizer's weights at a position.
+    pub(crate) fn weights_at(&self, optimizer: u32, at: FingerprintPosition) -> Option<&FingerprintSample> {
+        self.weights_at.get(&(optimizer, at))
+    }
+
+    /// Running statistics of normalizers after a position, in the order of positions; all for `None`.
+    pub(crate) fn normalizers(
+        &self,
+        after: Option<FingerprintPosition>,
+    ) -> impl Iterator<Item = FingerprintPosition> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.normalizers_at.range((from, Bound::Unbounded)).map(|(position, _)| *position)
+    }
+
+    /// Running statistics of normalizers at a position.
+    pub(crate) fn normalizers_at(&self, at: FingerprintPosition) -> Option<&FingerprintSample> {
+        self.normalizers_at.get(&at)
     }
 
     /// Milliseconds over which its collective counters have not moved.

@@ -1,12 +1,12 @@
 //! Running statistics of normalizers (mean and variance of observations, for example) that differ across ranks while
 //! the weights are equal.
 //!
-//! Their fingerprints come with those of the weights, at the same steps. Ranks may normalize by their own data on
+//! Their fingerprints come with those of the weights, at the same positions. Ranks may normalize by their own data on
 //! purpose, so that a difference is never more than a warning, and it must last: statistics that were equal once
 //! after they had changed are synchronized now and then, and are never reported. Rounding does not count.
 
 use crate::watch::history::rank_history::RankHistory;
-use rankdeck_proto::message::FingerprintSample;
+use rankdeck_proto::message::{FingerprintPosition, FingerprintSample};
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,8 @@ pub(crate) struct NormalizerDrift {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NormalizerComparison {
-    upto: Option<u64>,
-    /// Each rank's statistics at the step before.
+    compared_upto: Option<FingerprintPosition>,
+    /// Each rank's statistics at the position before.
     before: Vec<[u32; 8]>,
     since: Option<u64>,
     differed: u32,
@@ -44,18 +44,18 @@ impl NormalizerComparison {
     /// Compares what has come since the last call.
     pub fn compare(&mut self, living: &[(Rank, &RankHistory)]) {
         let Some((_, first)) = living.first().filter(|_| living.len() > 1) else { return };
-        let from = self.upto.map_or(0, |upto| upto.saturating_add(1));
-        for step in first.normalizers.range(from..).map(|(step, _)| *step) {
+        for position in first.normalizers(self.compared_upto) {
             let at: Option<Vec<&FingerprintSample>> =
-                living.iter().map(|(_, history)| history.normalizers.get(&step)).collect();
+                living.iter().map(|(_, history)| history.normalizers_at(position)).collect();
             if let Some(at) = at {
-                self.step(step, &at, living);
+                self.compared_upto = Some(position);
+                self.step(&at, living);
             }
         }
     }
 
-    fn step(&mut self, step: u64, at: &[&FingerprintSample], living: &[(Rank, &RankHistory)]) {
-        self.upto = Some(step);
+    fn step(&mut self, at: &[&FingerprintSample], living: &[(Rank, &RankHistory)]) {
+        let step = at.first().map_or(0, |first| first.step);
         // Other normalizers on some ranks are meant to differ.
         let comparable =
             at.windows(2).all(|two| two[0].shapes == two[1].shapes) && at.iter().all(|one| one.finite);
@@ -102,10 +102,12 @@ fn differ(at: &[&FingerprintSample]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_proto::message::NORMALIZERS;
 
     fn taken(step: u64, value: f64) -> FingerprintSample {
         let lane = (value.to_bits() >> 32 ^ value.to_bits()) as u32 | 1;
         FingerprintSample {
+            optimizer: NORMALIZERS,
             step,
             lanes: [lane; 8],
             sum: value,
@@ -121,7 +123,7 @@ mod tests {
         let mut known = NormalizerComparison::default();
         for step in 0..steps {
             for (rank, history) in (0..).zip(&mut all) {
-                history.normalizers.insert(step, taken(step, value(rank, step)));
+                history.taken(&taken(step, value(rank, step)));
             }
             known.compare(&[(Rank(0), &all[0]), (Rank(1), &all[1])]);
         }
@@ -147,6 +149,22 @@ mod tests {
         assert_eq!(found(200, rounding), None);
     }
 
+    /// Rank 1 makes twice as many steps between collectives: its statistics are equal at equal positions only.
+    #[test]
+    fn normalizers_are_compared_at_equal_positions() {
+        let mut all = [RankHistory::default(), RankHistory::default()];
+        let mut known = NormalizerComparison::default();
+        for seq in 0..200 {
+            for (rank, history) in (0..).zip(&mut all) {
+                let position = Some(FingerprintPosition { seq, steps: 0 });
+                let step = seq * (1 + rank);
+                history.taken(&FingerprintSample { step, position, ..taken(0, seq as f64) });
+            }
+            known.compare(&[(Rank(0), &all[0]), (Rank(1), &all[1])]);
+        }
+        assert_eq!((known.drift(), known.synchronized), (None, true));
+    }
+
     #[test]
     fn constant_or_other_normalizers_are_not_found() {
         assert_eq!(found(200, |rank, _| rank as f64), None, "constants of each rank");
@@ -155,8 +173,7 @@ mod tests {
         for step in 0..200 {
             for (rank, history) in (0..).zip(&mut all) {
                 let value = f64::from(rank) + step as f64;
-                let sample = FingerprintSample { shapes: rank, ..taken(step, value) };
-                history.normalizers.insert(step, sample);
+                history.taken(&FingerprintSample { shapes: rank, ..taken(step, value) });
             }
         }
         known.compare(&[(Rank(0), &all[0]), (Rank(1), &all[1])]);

@@ -1,9 +1,13 @@
 //! Replicas: ranks whose optimizers update the same weights. Fingerprints of the weights come with the status
-//! pages of scripts, by optimizer and step.
+//! pages of scripts, by optimizer and position: collectives of all ranks before it, and steps of the optimizer
+//! since the latest of them. Healthy ranks may make different numbers of steps between two exchanges (as many as
+//! fit into some time, an epoch that ends by each rank's own measure, DDP's `Join`), so only weights at the same
+//! position are compared, whatever the ranks' numbers of steps there. A rank that skips a step differs at the next
+//! one. Ranks of an older hook have steps instead of positions.
 //!
 //! Programs do not declare which ranks are replicas: a model may be split over ranks, and a rank may have
 //! parameters that no other has. So equality is learned. Parameters lie in lanes; ranks that agree about a
-//! lane at the first step that is known of all of them belong together. What follows from a later difference
+//! lane at the first position that is known of all of them belong together. What follows from a later difference
 //! depends on what was learned:
 //!
 //! - a lane that changed and was still equal, time and again, was kept equal by the program: a difference
@@ -26,7 +30,7 @@
 //! such.
 
 use crate::watch::history::rank_history::RankHistory;
-use rankdeck_proto::message::FingerprintSample;
+use rankdeck_proto::message::{FingerprintPosition, FingerprintSample};
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +87,7 @@ pub(crate) struct WeightDrift {
     /// The optimizer's number, in the order of first steps.
     pub optimizer: u32,
     /// The last step known at which they were equal, and the first at which they were not; the same one where
-    /// they never were.
+    /// they never were. Where numbers of steps differ, those of the first rank.
     pub equal_at: u64,
     pub differ_at: u64,
     /// Ranks in groups that agree, the largest first.
@@ -140,7 +144,7 @@ struct UpdateHistory {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Comparison {
-    upto: Option<u64>,
+    compared_upto: Option<FingerprintPosition>,
     /// Compared before any step was made.
     from_start: bool,
     everybody: Vec<Rank>,
@@ -173,10 +177,7 @@ pub(crate) struct Replicas {
 impl Replicas {
     /// Compares what has come since the last call.
     pub fn compare(&mut self, living: &[(Rank, &RankHistory)]) {
-        let optimizers: BTreeSet<u32> = living
-            .iter()
-            .flat_map(|(_, track)| track.weights.keys().map(|(optimizer, _)| *optimizer))
-            .collect();
+        let optimizers: BTreeSet<u32> = living.iter().flat_map(|(_, track)| track.optimizers()).collect();
         for optimizer in optimizers {
             self.optimizers.entry(optimizer).or_default().compare(optimizer, living);
         }
@@ -194,7 +195,7 @@ impl Replicas {
             if others.clone().any(|(_, other)| other.agrees()) {
                 return Some(WeightDrift { grounds: DriftConfidence::InPart, ..drift });
             }
-            let undecided = others.any(|(_, other)| other.upto.is_some() && other.steps == 0);
+            let undecided = others.any(|(_, other)| other.compared_upto.is_some() && other.steps == 0);
             (!undecided).then_some(drift)
         });
         drifts.max_by_key(|drift| drift.grounds)
@@ -216,28 +217,30 @@ type RankFingerprints<'a> = Vec<(Rank, &'a FingerprintSample)>;
 
 impl Comparison {
     fn compare(&mut self, optimizer: u32, living: &[(Rank, &RankHistory)]) {
-        let of = |track: &RankHistory| track.weights.keys().any(|(number, _)| *number == optimizer);
+        let of = |track: &RankHistory| track.weights(optimizer, None).next().is_some();
         let members: Vec<&(Rank, &RankHistory)> = living.iter().filter(|(_, track)| of(track)).collect();
         self.find_not_finite(optimizer, &members);
         let Some((_, first)) = members.first().filter(|_| members.len() > 1) else { return };
         let ranks: Vec<Rank> = members.iter().map(|(rank, _)| *rank).collect();
         if ranks != self.everybody {
             // Some ranks may have no such optimizer by design; others report a little later.
-            let made = first.weights.range((optimizer, 0)..=(optimizer, u64::MAX)).next_back();
-            if members.len() < living.len() && made.is_none_or(|((_, step), _)| *step < LONG_IN) {
+            let made = first.weights(optimizer, None).next_back();
+            if members.len() < living.len() && made.is_none_or(|(_, latest)| latest.step < LONG_IN) {
                 return;
             }
             let Comparison { drift, not_finite, .. } = std::mem::take(self);
             *self = Comparison { drift, not_finite, everybody: ranks, ..Comparison::default() };
         }
-        let from = self.upto.map_or(0, |upto| upto.saturating_add(1));
-        for (_, step) in first.weights.range((optimizer, from)..=(optimizer, u64::MAX)).map(|(key, _)| *key) {
+        for (position, sample) in first.weights(optimizer, self.compared_upto) {
             let at: Option<RankFingerprints<'_>> = members
                 .iter()
-                .map(|(rank, track)| Some((*rank, track.weights.get(&(optimizer, step))?)))
+                .map(|(rank, track)| Some((*rank, track.weights_at(optimizer, position)?)))
                 .collect();
-            if let Some(at) = at {
-                self.step(optimizer, step, &at);
+            let Some(at) = at.filter(|at| at.iter().all(|(_, sample)| sample.finite)) else { continue };
+            if self.compared_upto.replace(position).is_none() {
+                self.begin(sample.step, &at);
+            } else {
+                self.step(optimizer, sample.step, &at);
             }
         }
     }
@@ -247,25 +250,18 @@ impl Comparison {
             return;
         }
         let first = |track: &RankHistory| {
-            let mut mine = track.weights.range((optimizer, 0)..=(optimizer, u64::MAX));
-            mine.find(|(_, sample)| !sample.finite).map(|((_, step), _)| *step)
+            let (position, sample) = track.weights(optimizer, None).find(|(_, sample)| !sample.finite)?;
+            Some((position, sample.step))
         };
-        let found: Vec<(Rank, u64)> =
+        let found: Vec<(Rank, (FingerprintPosition, u64))> =
             members.iter().filter_map(|(rank, track)| Some((*rank, first(track)?))).collect();
-        let Some(step) = found.iter().map(|(_, step)| *step).min() else { return };
-        let ranks = found.iter().filter(|(_, at)| *at == step).map(|(rank, _)| *rank).collect();
+        let Some((position, step)) = found.iter().map(|(_, at)| *at).min() else { return };
+        let ranks = found.iter().filter(|(_, (at, _))| *at == position).map(|(rank, _)| *rank).collect();
         self.not_finite = Some(NotFinite { step, optimizer, ranks, of: members.len() });
     }
 
+    /// Compares the finite weights at a position; `step`: of the first rank.
     fn step(&mut self, optimizer: u32, step: u64, at: &RankFingerprints<'_>) {
-        if at.iter().any(|(_, sample)| !sample.finite) {
-            return;
-        }
-        if self.upto.replace(step).is_none() {
-            self.compared = step;
-            self.begin(step, at);
-            return;
-        }
         if self.is_between(optimizer, step, at) {
             return;
         }
@@ -353,7 +349,7 @@ impl Comparison {
     /// does.
     fn is_between(&mut self, optimizer: u32, step: u64, at: &RankFingerprints<'_>) -> bool {
         let synced = at.iter().all(|(_, sample)| sample.synced);
-        self.local |= !synced && step < FIRST;
+        self.local |= !synced && step < FIRST || at.iter().any(|(_, sample)| sample.local);
         self.synced |= synced;
         if !self.local {
             return false;
@@ -381,8 +377,9 @@ impl Comparison {
         true
     }
 
-    /// The first step that is known of all: ranks that agree about a lane are taken for replicas.
+    /// The first position that is known of all: ranks that agree about a lane are taken for replicas.
     fn begin(&mut self, step: u64, at: &RankFingerprints<'_>) {
+        self.compared = step;
         for lane in 0..LANES {
             let mut alike: BTreeMap<(u32, u32), Vec<Rank>> = BTreeMap::new();
             for (rank, sample) in at {
@@ -399,7 +396,7 @@ impl Comparison {
             let unused = at.iter().all(|(_, sample)| sample.lanes[lane] == 0);
             unused || self.lanes[lane].iter().any(|replica| replica.ranks == self.everybody)
         };
-        self.from_start = step == 0 && (0..LANES).all(whole);
+        self.from_start = at.iter().all(|(_, sample)| sample.step == 0) && (0..LANES).all(whole);
         self.changes.since = step;
         self.changes.take(at);
     }

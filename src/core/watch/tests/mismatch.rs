@@ -255,6 +255,22 @@ fn drifting_weights_name_rank_and_step() {
     insta::assert_snapshot!("drifting_weights", verdict.reason);
 }
 
+/// From one iteration on, a rank has made a step less than the others at each position.
+#[test]
+fn skipped_step_names_rank() {
+    let mut c = trained(2);
+    let from = c.now.0 / 100 + 60;
+    script(&mut c, 10_000, |rank, taken| {
+        taken.position = Some(FingerprintPosition { seq: 2 * taken.step, steps: 0 });
+        if rank == 2 && taken.step >= from {
+            (taken.step, taken.lanes, taken.sum) = (taken.step - 1, [7; 8], 50.0);
+        }
+    });
+    assert_eq!(reds(&c), [(Some(2), Reason::WeightsDiffer)]);
+    let verdict = verdicts(&c).into_iter().find(|found| found.reason_code == Reason::WeightsDiffer).unwrap();
+    assert_eq!(verdict.confidence, Confidence::Certain);
+}
+
 #[test]
 fn non_finite_weights_name_rank() {
     let mut c = trained(2);

@@ -26,7 +26,7 @@ fn run(ranks: u32, steps: u64, weights: impl Fn(u32, u64) -> Option<FingerprintS
         for at in 0..tracks.len() {
             let (rank, track) = &mut tracks[at];
             if let Some(sample) = weights(rank.0, step) {
-                track.weights.insert((sample.optimizer, sample.step), sample);
+                track.taken(&sample);
             }
             let living: Vec<(Rank, &RankHistory)> =
                 tracks.iter().map(|(rank, track)| (*rank, track)).collect();
@@ -125,6 +125,122 @@ fn local_sgd_is_a_warning_at_most() {
     assert_eq!(grounds(&alone(FIRST)), None);
     let found = grounds(&alone(FIRST + 1)).map(|found| (found.0, found.1));
     assert_eq!(found, Some((DriftConfidence::NeverExchanged, FIRST)));
+}
+
+/// Compares what comes of ranks that have made one list of fingerprints each.
+fn compared(all: &[Vec<FingerprintSample>]) -> Replicas {
+    let longest = all.iter().map(Vec::len).max().unwrap_or_default() as u64;
+    run(all.len() as u32, longest, |rank, tick| all[rank as usize].get(tick as usize).copied())
+}
+
+/// Fingerprints of a rank that makes `own` steps in each round, before four collectives average the weights of
+/// all ranks.
+fn rounds(rank: u32, count: u64, own: impl Fn(u64) -> u64) -> Vec<FingerprintSample> {
+    let mut made = Vec::new();
+    for round in 0..count {
+        for steps in 0..own(round) {
+            let step = made.len() as u64;
+            let apart = 1_000_000 * (1 + u64::from(rank)) + step;
+            made.push(FingerprintSample {
+                synced: steps == 0 && round > 0,
+                position: Some(FingerprintPosition { seq: 4 * round, steps }),
+                ..taken(step, &together(if steps == 0 { round } else { apart }), step as f64)
+            });
+        }
+    }
+    made
+}
+
+#[test]
+fn uneven_local_steps_are_a_warning_at_most() {
+    // As many steps as fit into some time, or until a measure of each rank's own ends an epoch.
+    for spread in [2, 5, 11] {
+        let own = |rank: u32| move |round: u64| 1 + (round * 7 + u64::from(rank) * 5 + round / 3) % spread;
+        let all: Vec<_> = (0..3).map(|rank| rounds(rank, 200, own(rank))).collect();
+        let lengths: BTreeSet<usize> = all.iter().map(Vec::len).collect();
+        assert!(lengths.len() > 1 || spread == 2, "numbers of steps differ: {lengths:?}");
+        let found = grounds(&compared(&all)).map(|found| found.0);
+        assert!(found.is_none_or(|found| found == DriftConfidence::Seldom), "{spread}: {found:?}");
+    }
+    // The averages of one rank come to something else from a round on.
+    let mut all: Vec<_> =
+        (0..3).map(|rank| rounds(rank, 200, |round| 2 + (round + u64::from(rank)) % 3)).collect();
+    for taken in all[1].iter_mut().filter(|taken| taken.synced && taken.position.unwrap().seq >= 400) {
+        taken.lanes[0] += 77;
+        taken.sum += 5.0;
+    }
+    let found = grounds(&compared(&all)).map(|found| (found.0, found.2));
+    assert_eq!(found, Some((DriftConfidence::KeptEqual, vec![1])));
+}
+
+/// A program whose local steps are known only by the flag: none of them is at a position that all ranks have.
+#[test]
+fn local_steps_without_common_position_are_known() {
+    let alone = |rank: u32| {
+        let mut all = rounds(rank, 100, |round| if round < 70 { 1 } else { 3 });
+        all.iter_mut().for_each(|taken| taken.local = rank == 2);
+        all
+    };
+    let found = grounds(&compared(&[alone(0), alone(1), alone(2)])).map(|found| found.0);
+    assert!(found.is_none_or(|found| found == DriftConfidence::Seldom), "{found:?}");
+}
+
+/// Averaged gradients: each rank's steps, one collective before each; the ranks have `batches` in each epoch, and
+/// at its end all get the weights of the last one, as below DDP's `Join`.
+fn joined(batches: u64, epochs: u64) -> Vec<FingerprintSample> {
+    let each = (0..epochs).flat_map(|epoch| (0..batches).map(move |batch| epoch * 40 + batch));
+    let taken = |(step, seq): (usize, u64)| FingerprintSample {
+        position: Some(FingerprintPosition { seq, steps: 0 }),
+        ..taken(step as u64, &together(seq), seq as f64)
+    };
+    each.enumerate().map(taken).collect()
+}
+
+#[test]
+fn uneven_batches_below_join_are_not_reported() {
+    let mut all = [joined(20, 12), joined(25, 12), joined(30, 12)];
+    assert_eq!(grounds(&compared(&all)), None);
+    // Ranks that go apart are reported by their common positions all the same.
+    for taken in all[2].iter_mut().filter(|taken| taken.position.unwrap().seq >= 210) {
+        taken.lanes[3] += 9;
+        taken.sum += 5.0;
+    }
+    let found = compared(&all);
+    assert_eq!(grounds(&found), Some((DriftConfidence::KeptEqual, 110, vec![2])));
+    assert_eq!(found.drift().unwrap().equal_at, 109, "steps of the first rank");
+}
+
+#[test]
+fn skipped_step_is_drift_at_the_next_position() {
+    for ranks in [2, 3] {
+        let each = |rank: u32| -> Vec<FingerprintSample> {
+            let skips = |iteration: u64| rank == 1 && iteration == 30;
+            let taken = |iteration: u64| {
+                let behind = u64::from(rank == 1 && iteration > 30);
+                FingerprintSample {
+                    position: Some(FingerprintPosition { seq: 5 * iteration + 4, steps: 0 }),
+                    ..taken(
+                        iteration - behind,
+                        &together(3 * iteration - behind),
+                        (iteration - behind) as f64,
+                    )
+                }
+            };
+            (0..60).filter(|iteration| !skips(*iteration)).map(taken).collect()
+        };
+        let found = compared(&(0..ranks).map(each).collect::<Vec<_>>());
+        let odd = if ranks > 2 { vec![1] } else { vec![] };
+        assert_eq!(grounds(&found), Some((DriftConfidence::KeptEqual, 31, odd)));
+    }
+}
+
+#[test]
+fn ranks_with_and_without_positions_are_not_compared() {
+    let found = run(2, 60, |rank, step| {
+        let position = (rank == 1).then_some(FingerprintPosition { seq: 3 * step + 1, steps: 0 });
+        Some(FingerprintSample { position, ..taken(step, &together(step + u64::from(rank)), 1.0) })
+    });
+    assert_eq!(grounds(&found), None);
 }
 
 /// Gradients that are averaged at every step, until no one makes a collective any more.
