@@ -90,7 +90,7 @@ enum AgentSubcommand {
 
 /// Prints an error for the user or the console.
 fn complain(failure: &HintedError) {
-    #[expect(clippy::disallowed_methods, reason = "an agent has no console's door")]
+    #[expect(clippy::disallowed_methods, reason = "an agent prints without a console")]
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "error: {}\nhint: {}", clean(&failure.error), clean(&failure.hint));
 }

@@ -1,10 +1,10 @@
-//! `agent drill`: breaks one rank of a run, or the run's agent, so that `rankdeck drill` can measure what is reported
-//! and what is left.
+//! `agent drill`: injects a fault into one rank of a run, or into its agent, so that `rankdeck drill` can measure detection
+//! and recovery.
 //!
 //! Owner: a one-shot command on the host of the rank.
 //!
 //! - DRILL-1: only a run that `rankdeck drill` has launched is broken. Its agent's manifest and the environment of the
-//!   rank's own process both say so. No file and no variable of the user sets them.
+//!   rank's own process both state that. No file and no variable of the user sets them.
 //! - DRILL-2: a rank that is slowed down is running again when the order ends.
 
 use crate::entries;
@@ -96,8 +96,8 @@ fn refusal(manifest: &Manifest, environ: &[u8], order: &DrillOrder) -> Option<Hi
     let is_drill = manifest.drill && has(DRILL_VARIABLE, "1") && has("RANKDECK_RUN", &order.run.0);
     (!is_drill).then(|| {
         HintedError::new(
-            format!("run {} was not launched by `rankdeck drill`: it is left alone", order.run),
-            "`rankdeck drill` launches runs of its own and breaks only those",
+            format!("run {} was not launched by `rankdeck drill`", order.run),
+            "`rankdeck drill` injects faults only into the runs that it launches",
         )
     })
 }
@@ -178,7 +178,7 @@ mod tests {
 
     const RUN: &str = "drill-t-20260101-120000";
 
-    /// A rank of a run whose manifest and environment say so or not.
+    /// A rank of a run, with or without the mark of a drill in manifest and environment.
     struct Target {
         folder: tempfile::TempDir,
         child: Child,

@@ -765,7 +765,7 @@ impl Driver {
         };
         let model = self.core.model();
         if let Some(text) = self.setup.exit_condition.restart_in_progress(model) {
-            stderr::line(&format!("{text}; cancelling it"));
+            stderr::line(&format!("{text}; canceling it"));
         }
         stderr::line(match mode.max(model.run.stopping.unwrap_or(mode)) {
             StopMode::Kill => "killing the run; a third signal quits without waiting",

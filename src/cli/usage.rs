@@ -45,7 +45,7 @@ fn experiments() -> String {
     }
 }
 
-/// Says which number is expected where the parser only names the digit that it cannot read.
+/// Adds the expected number to an error of the parser, which names only the invalid digit.
 fn number(error: clap::Error) -> clap::Error {
     let Some(why) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>()) else {
         return error;

@@ -57,7 +57,7 @@ fn check_resume(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
         let error = "`launch.resume` is for a program of your own; the built-in trainer resumes by itself";
         found.push(Diagnostic::at(&place, error).hint("remove it, or set `launch.command`"));
     } else if let Some(shell) = shell.and_then(|parts| launch.command.get(parts.program)) {
-        let error = format!("the words of `launch.resume` may reach no program behind `{shell}`");
+        let error = format!("`launch.resume` may not reach the program behind `{shell}`");
         let hint = "write `{resume}` in `launch.command`, or read `$RANKDECK_RESUME` in the script";
         found.push(Diagnostic::at(&place, error).label("appended to the command").hint(hint));
     }
@@ -86,7 +86,7 @@ fn check_arguments(root: &Node, experiment: &Experiment, found: &mut Diagnostics
         let command = arguments::with_option(&launch.command, key, &format!("{{args.{key}}}"));
         let command: Vec<String> = command.iter().map(|word| quote(word)).collect();
         found.push(
-            Diagnostic::at(&place(key), format!("`args.{key}` may reach no program behind `{shell}`"))
+            Diagnostic::at(&place(key), format!("`args.{key}` may not reach the program behind `{shell}`"))
                 .label("no place in the command")
                 .hint(format!(
                     "write `command = [{}]`, and have the script pass its arguments on (`\"$@\"`)",

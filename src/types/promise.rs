@@ -201,7 +201,7 @@ impl Promise {
     fn refusal(self, kept: Kept) -> String {
         match (self, kept) {
             (Promise::Seed, Kept::Unknown) => {
-                "the source of the program is not readable here, and its command has \
+                "the source of the program is not readable on this machine, and its command has \
                                                no `{run.seed}`: the seed may not reach it"
                     .to_owned()
             }
@@ -211,7 +211,7 @@ impl Promise {
                     .to_owned()
             }
             (Promise::Resume, Kept::Unknown) => {
-                "the source of the program is not readable here, and its command \
+                "the source of the program is not readable on this machine, and its command \
                                                  has no `{resume}`: the checkpoint may not reach it"
                     .to_owned()
             }
@@ -416,7 +416,7 @@ impl Contract {
     pub fn caution(&self) -> Option<HintedError> {
         let term = self.term(Promise::Resume).filter(|term| term.kept != Kept::Yes)?;
         Some(HintedError::new(
-            "begins from scratch unless your program resumes by itself",
+            "starts from scratch unless your program resumes on its own",
             term.line.as_str(),
         ))
     }
@@ -461,7 +461,7 @@ impl Program<'_> {
         let text = match (promise.cell(runner), kept) {
             (Cell::No(why), _) => why,
             (Cell::Yes(how), Kept::Yes | Kept::Unknown) => how,
-            (Cell::Yes(_), Kept::No) => "its command and source do not name it",
+            (Cell::Yes(_), Kept::No) => "not found in its command or source",
         };
         Term { promise, kept, text, line: if kept == Kept::Yes { String::new() } else { line } }
     }

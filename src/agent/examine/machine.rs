@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "what was made is removed");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(disk(&file.join("below")).error.is_some(), "a file is no folder");
+        assert!(disk(&file.join("below")).error.is_some(), "a file is not a directory");
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! The program that ranks will run: is it there as a rank would find it, and which Python and torch are
-//! behind it? The same for the Python environment of the built-in trainer's worker: are its packages there, is the id
-//! known, and which actions does it take?
+//! Checks the program that ranks will run: whether a rank would find it, and which Python and torch it uses. Checks
+//! the Python environment of the built-in trainer's worker as well: its packages, the id, and the kind of actions.
 //!
 //! Owner: one preflight. The shell, the environment and the directory are those of a rank; nothing imports
 //! torch, whose version is read from its files.

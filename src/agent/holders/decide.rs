@@ -63,8 +63,7 @@ pub(super) struct Facts {
 
 /// The status of a process, and what it follows from.
 ///
-/// Whoever is not proven to be a leftover is never ended by `--free`, and whoever has a reason to be there is
-/// ended by nothing.
+/// `--free` ends only proven leftovers, and nothing ends a process that has a reason to exist.
 pub(super) fn decide(facts: &Facts) -> (HolderStatus, String) {
     if let Some(user) = &facts.other_user {
         return (HolderStatus::OtherUser, format!("it belongs to {user}"));

@@ -37,7 +37,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Reads `/proc`, and the runs that this host knows: those in `workdir`, and those that processes name.
+    /// Reads `/proc`, and the runs of this host: those in `workdir`, and those that processes name.
     pub fn scan(workdir: &Path) -> Host {
         let nodes = entries::nodes(workdir, None).0;
         let groups = cgroup::all();
@@ -69,7 +69,7 @@ impl Host {
     pub fn facts(&self, stat: &ProcStat) -> Facts {
         let uid = owner(stat.pid);
         if uid != Some(trust::own_uid()) {
-            let user = uid.map_or_else(|| "a user that this host does not show".to_owned(), trust::user_name);
+            let user = uid.map_or_else(|| "a user not visible on this host".to_owned(), trust::user_name);
             return Facts { other_user: Some(user), ..Facts::default() };
         }
         let terminal = self.has_terminal(stat);
@@ -98,10 +98,10 @@ impl Host {
         self.stats.get(&pid).is_some_and(|stat| !stat.is_gone())
     }
 
-    /// The living parent. The first process of this host, or of its container, takes what has lost its own.
+    /// The living parent. The first process of this host, or of its container, adopts processes whose parent has exited.
     fn parent(&self, stat: &ProcStat) -> Option<(u32, String)> {
         match stat.ppid {
-            0 => Some((0, "outside of this host's view".into())),
+            0 => Some((0, "not visible on this host".into())),
             1 => None,
             ppid => self
                 .stats
@@ -114,7 +114,7 @@ impl Host {
     /// The leader of its session, which lives.
     fn session(&self, stat: &ProcStat) -> Option<String> {
         if stat.session == 0 {
-            return Some("its session began outside of this host's view".into());
+            return Some("its session leader is not visible on this host".into());
         }
         let leader = self
             .stats
@@ -144,7 +144,7 @@ impl Host {
         Some(format!("its login is open: {} (pid {})", open.comm, open.pid))
     }
 
-    /// Whether a Slurm job has not ended. What cannot be known counts as alive.
+    /// Whether a Slurm job has not ended; `true` if that cannot be determined.
     fn job_lives(&self, job: &str) -> bool {
         if let Some(known) = self.slurm_jobs.borrow().get(job) {
             return *known;

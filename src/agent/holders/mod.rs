@@ -85,7 +85,7 @@ fn holders(workdir: &Path, mut by_driver: BTreeMap<u32, Vec<GpuShare>>) -> Vec<H
         pid,
         gpus,
         status: HolderStatus::OtherUser,
-        why: "this host does not show the process".into(),
+        why: "the process is not visible on this host".into(),
         ..Holder::default()
     }));
     found

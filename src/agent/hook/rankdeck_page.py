@@ -257,7 +257,7 @@ class Page:
             return self.elements
 
     def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite, synced):
-        """The weights of an optimiser between one of its steps and the next."""
+        """The weights of an optimizer between one of its steps and the next."""
         with self.lock:
             at = (_FINGERPRINTS_START + self.fingerprints % _FINGERPRINTS * _FINGERPRINT_WORDS) * 8
             self.fingerprints += 1
@@ -277,7 +277,7 @@ class Page:
             words[_LOCK] += 1
 
     def step(self):
-        """An optimiser step ends: the iteration of a script without other reports."""
+        """An optimizer step ends: the iteration of a script without other reports."""
         with self.lock:
             world = self.groups.get("world")
             if world is not None:
@@ -348,7 +348,7 @@ def is_beside():
 
 
 def _planned():
-    """How many ranks the plan has, as the rank's first interpreter was given it: launchers set the variable anew for what they start."""
+    """The number of ranks in the plan, from the environment of the rank's first interpreter: launchers overwrite it for their children."""
     try:
         with open("/proc/%s/environ" % os.environ["RANKDECK_FIRST_PYTHON"], "rb") as file:
             given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))

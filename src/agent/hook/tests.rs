@@ -918,7 +918,7 @@ fn hook_9_ranks_of_its_own_are_reported_without_a_page() {
     let launched =
         "if os.fork() == 0:\n    dist.init_process_group(rank=0, world_size=1)\n    os._exit(0)\nos.wait()\n";
     assert_eq!(inner_ranks(launched), (vec![], true));
-    // A second one beside it.
+    // A second one next to it.
     let beside = "ready, told = os.pipe()\nover, end = os.pipe()\nif os.fork() == 0:\n    \
                   dist.init_process_group(rank=0, world_size=1)\n    os.write(told, b'1')\n    os.read(over, 1)\n    \
                   os._exit(0)\nos.read(ready, 1)\nif os.fork() == 0:\n    \

@@ -204,7 +204,7 @@ mod seize {
 mod seize {
     //! Running threads are read on x86-64 only.
 
-    /// Says so.
+    /// Returns an error on other processors.
     pub fn copy(_: u32, _: u32) -> Result<super::StackSnapshot, String> {
         Err("stacks of running threads are read on x86-64 only".into())
     }

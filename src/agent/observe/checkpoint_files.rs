@@ -120,7 +120,7 @@ impl CheckpointNames {
 struct FilesState {
     ranks: Vec<ProcessKey>,
     stopping: bool,
-    /// Ranks write where this process cannot see it.
+    /// Ranks write to places that this process cannot read.
     hidden: bool,
     since: Option<SystemTime>,
     /// The run's directory; other runs' directories next to it are not searched.
@@ -702,7 +702,7 @@ mod tests {
         assert!(steps.0.len() <= StepHistory::MOST);
     }
 
-    /// The checkpoints that are recorded, by name, when so many seconds have passed.
+    /// The checkpoints that are recorded after `later` seconds, by name.
     fn recorded(files: &CheckpointFiles, made: &Path, later: u64) -> Vec<String> {
         let found = files.completed(SystemTime::now() + Duration::from_secs(later));
         names(&found, made)

@@ -209,7 +209,7 @@ impl Agent {
         false
     }
 
-    /// Takes in what an event of a rank reveals, and adds what only this host knows.
+    /// Applies an event of a rank, and adds data that only this host has.
     fn take_in(&mut self, rank: Rank, event: &mut RankEvent) {
         let now = self.supervisor.now();
         let mut lifecycle = self.lifecycle.borrow_mut();
@@ -393,7 +393,7 @@ impl Agent {
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
             let secrets = LogSecrets::from_launch(&spec, &private);
             self.observers.start(&spec, ranks, paths, secrets);
-            // Until it is known where ranks work.
+            // Until the working directories of the ranks are known.
             let patterns = &spec.plan.experiment.launch.checkpoints;
             self.checkpoints.begin(self.settings.workdir.clone(), paths.run_dir.clone(), true, patterns);
             self.steps = 0;

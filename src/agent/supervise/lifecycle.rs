@@ -184,7 +184,7 @@ impl Lifecycle {
         self.blocked = sample.ranks.iter().filter(is_blocked).map(|rank| rank.rank).collect();
     }
 
-    /// A rank's main program has returned: how its interpreter exits says nothing about its work.
+    /// A rank's main program has returned: the exit of its interpreter does not affect its result.
     pub fn returned(&mut self, rank: Rank, has: bool) {
         if let Some(life) = self.life(rank) {
             life.returned = has;

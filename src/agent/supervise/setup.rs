@@ -32,12 +32,12 @@ pub(crate) struct ScriptContext<'a> {
     pub probe_only: bool,
 }
 
-/// What a container needs besides image and command.
+/// Settings of a container, apart from image and command.
 #[derive(Default)]
 pub(crate) struct Container<'a> {
-    /// A name that nothing else has.
+    /// A unique name.
     pub name: String,
-    /// Directories that it sees under their own names.
+    /// Directories mounted under the same paths.
     pub folders: Vec<&'a Path>,
     /// Variables that it inherits.
     pub variables: Vec<OsString>,

@@ -141,10 +141,7 @@ pub(crate) async fn drill(
         false => {
             let facts = proved::ProvedFacts::new(&draft.experiment, pack, names, &records);
             let kept = facts.keep(&proved::state_folder());
-            kept.map_err(|why| {
-                stderr::line(&format!("warning: the results are not kept: {}", why.cause.error))
-            })
-            .ok()
+            kept.map_err(|why| stderr::line(&format!("warning: results not saved: {}", why.cause.error))).ok()
         }
     };
     args.output.outcome(&judge::summary(&records));
@@ -205,7 +202,7 @@ async fn confirm_gpus(hosts: &[Host], args: &DrillArgs) -> Result<(), Failure> {
         return Ok(());
     }
     used.iter().take(LISTED).for_each(|line| stderr::line(&clean(line)));
-    let question = format!("drill on GPUs that {} already use?", plural(used.len(), "process"));
+    let question = format!("run the drill on GPUs that {} already use?", plural(used.len(), "process"));
     if args.yes || prompt::can_confirm() && prompt::yes(&question).await {
         return Ok(());
     }
@@ -293,7 +290,7 @@ impl Drill<'_> {
             // What the stop of the run has left is the only result of an interrupted case.
             let left = &record.processes_left;
             left.iter().for_each(|process| stderr::line(&format!("still running: {process}")));
-            let state = if left.is_empty() { "stopped, no process is left" } else { "not stopped" };
+            let state = if left.is_empty() { "stopped, no process left" } else { "not stopped" };
             self.args.output.progress(&format!("run {run}: {state}"));
         }
         match self.args.keep || record.outcome == CaseOutcome::Failed && !self.interrupted {
@@ -343,7 +340,7 @@ impl Drill<'_> {
     fn goes_on(&mut self, waited: Waited, console: &DrillConsole, state: &mut CaseState, what: &str) -> bool {
         match waited {
             Waited::Done => return true,
-            Waited::Late => state.notes.push(format!("{what}: not in time")),
+            Waited::Late => state.notes.push(format!("{what}: timed out")),
             Waited::Ended => state.notes.push(format!("{what}: {}", console.error())),
             Waited::Interrupted => self.interrupted = true,
         }
@@ -439,7 +436,7 @@ impl Drill<'_> {
         let begun = self.begun;
         let strike = async {
             match struck.recv().await {
-                // Whether the hook took the request is known at the end only.
+                // The hook confirms the request only at the end.
                 Some(at) if fault == DrillFault::Exception => (Some(at), Some((&mut task).await)),
                 Some(at) => (Some(at), None),
                 // The order was refused.

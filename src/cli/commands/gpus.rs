@@ -29,7 +29,7 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
     }
     for (index, list) in lists.iter().filter(|(_, list)| list.left_out > 0) {
         let (host, left_out) = (&hosts[*index].name, list.left_out);
-        stderr::line(&format!("warning: host {host}: {left_out} more processes are not listed"));
+        stderr::line(&format!("warning: host {host}: {left_out} more processes not listed"));
     }
     let holders = merged(lists);
     let chosen = chosen(&hosts, &holders, &args)?;
@@ -46,8 +46,8 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
 /// A process, and the host that shows it.
 type Found = (usize, Holder);
 
-/// The processes of all hosts. Of hosts that are one machine, each shows the same processes and knows other runs:
-/// who knows the run of a process decides.
+/// The processes of all hosts. Hosts that are one machine show the same processes, but each has other runs: the host
+/// that has the run of a process decides.
 fn merged(lists: Vec<(usize, HolderList)>) -> Vec<Found> {
     let mut all: Vec<Found> = Vec::new();
     let mut known: BTreeMap<(String, HolderName), usize> = BTreeMap::new();

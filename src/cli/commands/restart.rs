@@ -177,7 +177,7 @@ impl NextCode {
     fn text(&self) -> Option<String> {
         let standing = self.standing.as_ref()?;
         let hint = match self.choice {
-            CodeChoice::Same if standing.is_offered() => "; `--code new` takes the new code",
+            CodeChoice::Same if standing.is_offered() => "; `--code new` uses the new code",
             CodeChoice::Same | CodeChoice::New => "",
         };
         Some(format!("{}{hint}", standing.text(self.choice)))
@@ -264,7 +264,7 @@ fn report_restart(
         end.model.hosts.iter().filter(|host| host.agent.is_none() && args.exclude.contains(&host.name));
     for host in left {
         stderr::line(&format!(
-            "note: no response from {}: ranks may still be running there; when it is back, `rankdeck attach {run}` stops only these",
+            "note: no response from {}: ranks may still be running there; once it responds, `rankdeck attach {run}` stops them and nothing else",
             host.name
         ));
     }
@@ -367,10 +367,8 @@ async fn named_checkpoint(
     let first = first_host(target, stay)?;
     match stem {
         Some(stem) if builtin => resume_from::checkpoint_of_run(first, &target.run.0, &stem, host_keys).await,
-        Some(_) => {
-            Err(Failure::usage(format!("run {} has no checkpoint `{named}` that is known", target.run))
-                .hint("pass `--from PATH` with a file on any of its hosts"))
-        }
+        Some(_) => Err(Failure::usage(format!("run {} has no known checkpoint `{named}`", target.run))
+            .hint("pass `--from PATH` with a file on any of its hosts")),
         None if builtin => resume_from::resolve_path(std::slice::from_ref(first), named, host_keys).await,
         // Any host may have it: the others get a copy.
         None => resume_from::resolve_path(stay, named, host_keys).await,
@@ -403,7 +401,7 @@ fn next_hosts(names: &[&str], stay: &[&str], hosts: &[Host], add: &[Host]) -> Ve
 fn first_host<'a>(target: &ExistingRun, stay: &'a [Host]) -> Result<&'a Host, Failure> {
     stay.first().ok_or_else(|| {
         Failure::host(format!("no host reports rank 0 of run {}", target.run))
-            .hint("list the hosts that answer with `rankdeck ps`")
+            .hint("list the hosts that respond with `rankdeck ps`")
     })
 }
 
@@ -522,7 +520,7 @@ async fn agreed(
 ) -> Result<LaunchHash, Failure> {
     let (Some(plan), Some(shown)) = (&end.model.plan, origin::shown(&end.model)) else {
         return Err(Failure::host(format!("no host reports the command of run {}", target.run))
-            .hint(format!("`rankdeck ps`, `rankdeck stop {}`", target.run)));
+            .hint(format!("check it with `rankdeck ps`, or stop it with `rankdeck stop {}`", target.run)));
     };
     for line in standing.question(start, plan, next).into_iter().chain(code.text()) {
         stderr::line(&line);

@@ -123,7 +123,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     let late = ranks_not_up(&end.model);
     if args.detach && end.why == ExitReason::Detached && !late.is_empty() {
         return Err(Failure::failed(format!("run {run}: {} not up yet", plural(late.len(), "rank")))
-            .hint(format!("`rankdeck attach {run}`, `rankdeck logs {run}`")));
+            .hint(format!("check it with `rankdeck attach {run}` or `rankdeck logs {run}`")));
     }
     Ok(code)
 }

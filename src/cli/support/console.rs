@@ -203,7 +203,7 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
     }
     if unknown {
         stderr::line(&format!(
-            "hint: run {run} was not stopped; list the hosts that answer with `rankdeck ps`"
+            "hint: run {run} was not stopped; list the hosts that respond with `rankdeck ps`"
         ));
     }
     end.code

@@ -80,7 +80,7 @@ pub(crate) fn unrequested(name: &str, end: &ConsoleExit, run: &RunId) -> Option<
 /// Returns the hint to restart without hosts that do not answer.
 pub(crate) fn exclusion(model: &Model, away: &[&str]) -> String {
     origin::exclusion(model, away)
-        .unwrap_or_else(|| "list the hosts that answer with `rankdeck ps`".to_owned())
+        .unwrap_or_else(|| "list the hosts that respond with `rankdeck ps`".to_owned())
 }
 
 /// Describes the state of the run as reported by its hosts.

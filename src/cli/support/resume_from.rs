@@ -50,7 +50,7 @@ pub(crate) async fn find_newest(
         |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(run_name::is_time);
     let newest = earlier.newest(is_own);
     if let Some(run) = &newest.unsaved {
-        stderr::line(&format!("note: run {run} made progress, but none of its checkpoints is known"));
+        stderr::line(&format!("note: run {run} made progress, but has no known checkpoint"));
     }
     match (newest.saved, newest.unsaved) {
         (Some(saved), _) => earlier.path(saved, host_keys).await.map(Some),
@@ -145,7 +145,7 @@ pub(crate) async fn header(
     let args =
         |host: &Host| ["header", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
     let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
-    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was asked", "")))?;
+    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was queried", "")))?;
     Ok(decode(first, &answer))
 }
 

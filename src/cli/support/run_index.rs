@@ -242,7 +242,7 @@ pub(crate) async fn query_hosts(
 }
 
 fn late(host: &Host) -> HintedError {
-    HintedError::new(format!("{}: no answer in time", host.name), "")
+    HintedError::new(format!("{}: no response in time", host.name), "")
 }
 
 impl RunIndex {

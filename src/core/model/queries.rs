@@ -282,7 +282,7 @@ impl ProcessQueries {
             ReachOutcome::Environment(found) => Some(Ok(found)),
             ReachOutcome::Refused(error) => Some(Err(error.clone())),
             ReachOutcome::Signalled { .. } | ReachOutcome::Unknown => {
-                Some(Err(HintedError::new("the agent gave another answer than was asked for", "")))
+                Some(Err(HintedError::new("the agent sent an unexpected reply", "")))
             }
         }
     }

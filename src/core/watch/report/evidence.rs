@@ -740,7 +740,7 @@ fn shortage_of_cores(view: &RankView<'_>) -> Vec<String> {
         ));
     }
     facts.push(format!(
-        "meanwhile, it may be silent {} times longer before the verdict is critical",
+        "the verdict becomes critical only after {} times the usual silence",
         program::stretch(view)
     ));
     facts

@@ -128,9 +128,9 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
         }
         DriftConfidence::Rounding => "they differ by rounding only, as on hosts with different processors",
         DriftConfidence::InPart => {
-            "other weights stay equal: these may be meant to differ, or are not synchronized"
+            "other weights stay equal: these differ on purpose, or are not synchronized"
         }
-        DriftConfidence::Seldom => "equal only after some collectives: weights are averaged now and then",
+        DriftConfidence::Seldom => "equal only after some collectives: weights are averaged occasionally",
         DriftConfidence::NeverExchanged => {
             "equal at start, and nothing as large as the weights was exchanged since"
         }

@@ -1,5 +1,5 @@
-//! Healthy programs whose evidence resembles trouble: cores are short, what was seen is over, or what a rank
-//! waits for will come by itself. Beside each, the same evidence where it means trouble.
+//! Healthy programs whose evidence resembles a problem: cores are short, the observed state has passed, or a rank's
+//! wait will end without help. Next to each, the same evidence of a real problem.
 
 use super::lab::*;
 use crate::reason::Reason;
@@ -691,7 +691,7 @@ fn wait_for_slow_helpers_is_never_critical() {
                 python(&["/site-packages/stable_baselines3/common/vec_env/subproc_vec_env.py", "/w/t.py"]);
             sample.signals.children = vec![child(77, 'S')];
         }),
-        ("a manager's queue, beside an old zombie", |at, sample, inspection| {
+        ("a manager's queue, next to an old zombie", |at, sample, inspection| {
             asks_a_server(at, sample, inspection);
             let owner = Some(holder(77, "python"));
             inspection.obstacle = Some(Obstacle::Connection { peer: "/tmp/listener".into(), owner });
@@ -774,7 +774,7 @@ fn watch_3_lock_that_outlasts_its_line_is_certain() {
     assert_eq!((first.reason_code, first.proof), (Reason::Lock, Some(Proof::Outlasted)));
     assert!(first.latency_s >= 3_600.0, "{first:?}");
     assert_eq!(reported.len(), 2, "{reported:?}");
-    // A thread of its own waits for somebody: it is no lock that nobody gives back.
+    // Another of its threads waits for a peer: the lock will be released.
     let c = script(FREE, 3_700_000, &|at, sample, inspection| {
         locked(at, sample, inspection);
         inspection.awaits = vec![77];

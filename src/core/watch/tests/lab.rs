@@ -203,7 +203,7 @@ pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shi
         .collect();
 }
 
-/// Fingerprints of the weights of a script whose optimizer has made so many steps.
+/// Fingerprints of the weights of a script whose optimizer has made `steps` steps.
 pub fn weights(steps: u64) -> Vec<FingerprintSample> {
     let at = |step: u64| FingerprintSample {
         step,

@@ -90,7 +90,7 @@ fn n5_log_normal_environments_are_not_critical() {
         let mut state = seed;
         let mut left = [0f64; 4];
         let mut seq = 1_000u64;
-        // Median 40 ms; the 99.9 % quantile a hundred times that.
+        // Median 40 ms; the 99.9% quantile a hundred times that.
         drive(&mut c, 30 * 60_000, |rank, _, sample| {
             let rank = rank as usize;
             if rank == 0 && left.iter().all(|left| *left <= 0.0) {

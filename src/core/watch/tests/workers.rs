@@ -239,7 +239,7 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
 
 // Input and normalizers.
 
-/// Ranks that wait for input during these shares of the time, for so long.
+/// Ranks that wait for input during these shares of the time, for `ms` ms.
 fn loads(shares: [f64; 4], ms: u64) -> Cluster {
     let mut c = script(FREE, 0, &|_, _, _| {});
     drive(&mut c, ms, |rank, now, sample| {

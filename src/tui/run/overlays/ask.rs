@@ -29,7 +29,7 @@ pub struct LinkPrompt {
     pub prompt: Prompt,
     /// What was typed; shown masked.
     pub input: String,
-    /// For host keys: `yes` is selected. The default is no.
+    /// For host keys: `yes` is selected. The default is "no".
     pub yes: bool,
 }
 

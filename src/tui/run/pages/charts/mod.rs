@@ -58,7 +58,7 @@ fn no_series(model: &Model) -> Option<&'static str> {
 
 fn no_former(model: &Model) -> Option<&'static str> {
     let has_past = model.charts().any(|(_, series)| series.past().next().is_some());
-    (!has_past).then_some("no restart has discarded anything")
+    (!has_past).then_some("no values of earlier generations")
 }
 
 /// The charts page.
