@@ -173,10 +173,10 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
              model is built; load checkpoints on every rank"
         }
         DriftConfidence::Seldom => {
-            "average gradients at every step to train one model; ignore this if local steps are meant (local SGD)"
+            "average gradients at every step to train one model; ignore this for local SGD"
         }
         DriftConfidence::NeverExchanged => {
-            "all-reduce gradients before each step, as DDP does; ignore this if each rank trains a model of its own"
+            "all-reduce gradients before each step, as DDP does; ignore this if each rank trains its own model"
         }
         DriftConfidence::InPart
         | DriftConfidence::Rounding
