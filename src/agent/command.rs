@@ -1,4 +1,4 @@
-//! `rankdeck agent ...`: what was typed, and the one line that each command answers with.
+//! `rankdeck agent ...`: the parsed command lines, and the one-line reply of each command.
 //!
 //! Owner: none. The reader of an answer skips everything before the marker, since login shells print what
 //! they like first.

@@ -1,4 +1,4 @@
-//! The console's event loop: everything that happens becomes an event, the core answers with effects, and the
+//! The console's event loop: every input becomes an event, the core returns effects, and the
 //! loop executes them.
 //!
 //! Owner: the console process; it owns the core, the links, the recording and the output. Cancel-safety:

@@ -1,4 +1,4 @@
-//! The run on a screen: keys in, actions out, frames when something has changed.
+//! Shows a run on the screen: keys in, actions out, and a frame after each change.
 
 use super::clock::{earlier, utc_offset_s};
 use super::graphics::TerminalImages;

@@ -1,7 +1,7 @@
 """Makes a policy that any program can load from a safetensors file of rankdeck's: python export_policy.py IN OUT torchscript|onnx
 
 The program gets observations `[batch, ...]` as the environment gives them and returns the actions that evaluations take:
-integers `[batch]`, or numbers `[batch, n]`. What the trainer normalises by is inside. Needs PyTorch; ONNX also `onnx`.
+integers `[batch]`, or numbers `[batch, n]`. The trainer's normalization is included. Needs PyTorch; ONNX also `onnx`.
 """
 import json, struct, sys
 

@@ -1,4 +1,4 @@
-//! Errors of the command line: clap's, with what to type instead.
+//! Errors of the command line: clap's, with a correction.
 
 use crate::cli::home;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -1,4 +1,4 @@
-//! What the core takes and what it returns: events and effects.
+//! Input and output of the core: events and effects.
 //!
 //! [`Event`] is every cause of change, as one closed enum. Events are recorded as they are: a trace is a list
 //! of `(Timestamp, Event)`. [`Effect`] is a request of the core, as data: the app executes it and reports

@@ -1,4 +1,4 @@
-//! Everything known about the run: facts only. Built by `update`, read by the screen and by headless output.
+//! The model of a run: facts only. Built by `update`, read by the screen and by headless output.
 //!
 //! What only the reducer needs of a host or a rank is in the same element ([`HostModel::machine`],
 //! [`RankModel::track`], [`RankModel::rate`]), and opaque outside this crate.

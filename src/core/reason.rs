@@ -1,4 +1,4 @@
-//! The reasons that a verdict may give: one table, from which verdicts, evidence, JSON, `rankdeck explain`
+//! The reasons of verdicts: one table, from which verdicts, evidence, JSON, `rankdeck explain`
 //! and documents are made.
 //!
 //! A row holds everything about a reason: its code in JSON (`reason_code`, which never changes), the kind of

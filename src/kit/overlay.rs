@@ -1,4 +1,4 @@
-//! Overlays: what lies over a page, as components on a stack.
+//! Overlays on top of a page, as components on a stack.
 //!
 //! A new overlay is a struct that implements [`Component`] in a file of its own, and one line in the
 //! screen's [`overlays!`](crate::overlays) list.

@@ -1,4 +1,4 @@
-//! What a series means, by its name: which one is the return, the step, the learning rate.
+//! The meaning of a series, by its name: which one is the return, the step, the learning rate.
 //!
 //! Invariants:
 //! - MEANING-1: this is the only table of names. Pages and commands ask for a meaning; charts keep the program's

@@ -1,4 +1,4 @@
-//! What a run promises, and which promises a program keeps.
+//! The promises of a run, and which of them a program keeps.
 //!
 //! A promise holds for the built-in trainer and for a user's program. [`Contract::of`] decides before a launch which
 //! ones the program keeps, and [`Contract::demand`] rejects what an option needs and the program lacks. Pure: callers

@@ -1,4 +1,4 @@
-//! Which code ranks will run: the hash of what was pushed, or of the script and its other ranks where nothing
+//! The code that ranks will run: the hash of what was pushed, or of the script and its other ranks where nothing
 //! is pushed.
 //!
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never

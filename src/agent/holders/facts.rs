@@ -1,4 +1,4 @@
-//! What accounts for a process: its parent, its session, a login, a Slurm job; and the runs of this host with
+//! Reasons for a process to exist: its parent, its session, a login, a Slurm job; and the runs of this host with
 //! what leads to their processes.
 
 use super::decide::{Facts, Trail};

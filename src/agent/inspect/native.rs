@@ -267,7 +267,7 @@ mod tests {
         drop(LOCK.lock());
     }
 
-    /// Uses the register of the frame pointer for something else, as optimised code does.
+    /// Uses the register of the frame pointer for something else, as optimized code does.
     #[inline(never)]
     fn calls_with_another_value_in_rbp() {
         // SAFETY: the register is put back; the called function is an ordinary one and the stack is aligned

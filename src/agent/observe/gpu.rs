@@ -1,4 +1,4 @@
-//! GPUs as NVML shows them, and those of them that programs of this user see.
+//! GPUs as NVML shows them, and those that are visible to programs of this user.
 //!
 //! Owner: one thread that polls once a second and publishes the latest result: a failing driver may block a
 //! call for many seconds, and nothing else may wait for that.

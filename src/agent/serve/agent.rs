@@ -1,5 +1,5 @@
-//! The agent of one node of a run: passes what happens to the parts that it concerns, and carries out what
-//! follows.
+//! The agent of one node of a run: passes events to the parts that they concern, and executes the
+//! consequences.
 //!
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
 //! rank: those have threads or tasks of their own and report through bounded channels.

@@ -1,4 +1,4 @@
-//! What the agent writes down: durable records, and notices.
+//! The agent's journal: durable records, and notices.
 
 use crate::serve::log_line;
 use crate::serve::notifier::AgentNotifier;

@@ -1,4 +1,4 @@
-//! Gets a host ready for a launch: the console's variables, directories, the resolved experiment, the ranks' working
+//! Prepares a host for a launch: the console's variables, directories, the resolved experiment, the ranks' working
 //! directory with their code, libtorch, the trainer.
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing;

@@ -1,4 +1,4 @@
-//! The life of a generation on one host, as a pure state machine: what happened goes in, what to do comes
+//! The lifecycle of a generation on one host, as a pure state machine: events go in, actions come
 //! out.
 //!
 //! Owner: the agent's loop, which carries out the [`LifecycleAction`]s. Times are milliseconds on the agent's

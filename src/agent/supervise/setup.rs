@@ -1,4 +1,4 @@
-//! What comes before a rank, as one shell script that ends in the rank's program. Pure, but for the choice of
+//! The setup of a rank, as one shell script that ends in the rank's program. Pure, but for the choice of
 //! the shell.
 //!
 //! Owner: launches, and the preflight that tries the same script. Invariants:

@@ -1,5 +1,5 @@
-//! `rankdeck drill`: short runs of the user's program on the user's hosts, each broken in its own way, and a table of
-//! what was named, when, and what is left.
+//! `rankdeck drill`: short runs of the user's program on the user's hosts, each with one injected fault, and a table of
+//! detections, delays and leftovers.
 //!
 //! Each case is a run that `rankdeck run` launches, with its checks, and that only a drill may break (DRILL-1).
 //!

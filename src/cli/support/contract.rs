@@ -1,4 +1,4 @@
-//! The gate of every launch: reads what a program declares, and rejects what its options need and it does not keep.
+//! The gate of every launch: reads the promises of a program, and rejects options that need other ones.
 
 use crate::cli::args::promises::Needs;
 use crate::cli::support::program_source::ProgramSource;

@@ -1,4 +1,4 @@
-//! Reads the source of a user's program: the command, and the files on this machine that it leads to.
+//! Reads the source of a user's program: the command, and the files on this machine that it refers to.
 //!
 //! The source may be elsewhere, or use a name in a way that is not found: a missing match proves nothing.
 

@@ -1,4 +1,4 @@
-//! What follows from the facts: the next stage, orders to hosts, the end.
+//! The consequences of the facts: the next stage, orders to hosts, the end.
 //!
 //! Orders are levels: each call compares the desired state with what was sent on the current
 //! connection.

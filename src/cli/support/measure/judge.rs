@@ -1,4 +1,4 @@
-//! What a measurement means: slow links, hosts and disks, and changes against the baseline. Pure.
+//! Findings of a measurement: slow links, hosts and disks, and changes against the baseline. Pure.
 
 use super::{HostMeasurement, Measurement, PairMeasurement};
 use rankdeck_types::words::{bit_rate, bytes};

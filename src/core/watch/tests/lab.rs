@@ -1,4 +1,4 @@
-//! A cluster whose ranks train in lock step, tick by tick, with faults laid over it.
+//! A cluster whose ranks train in lock step, tick by tick, with injected faults.
 
 use crate::event::Event;
 use crate::reason::Reason;

@@ -1,4 +1,4 @@
-//! What must not alarm: nothing red, whatever the amber.
+//! Healthy runs: no critical verdict, whatever the warnings.
 
 use super::lab::*;
 use crate::event::Event;

@@ -233,7 +233,10 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
     let stalled = stalled.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
     let of_one: Vec<&String> =
         stalled.card.observations.iter().filter(|line| line.starts_with("rank 1: pid")).collect();
-    assert!(of_one[0].contains("rank 3 of 4 in its own group") && of_one[0].contains("/w/hang.py:9"), "{of_one:?}");
+    assert!(
+        of_one[0].contains("rank 3 of 4 in its own group") && of_one[0].contains("/w/hang.py:9"),
+        "{of_one:?}"
+    );
     assert!(stalled.card.observations.iter().any(|line| line.contains("4 ranks of its own")), "{stalled:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Draws the rank table, and finds what lies where in it.
+//! Draws the rank table, and maps positions to its rows and columns.
 
 use crate::run::geometry::Geometry;
 use crate::run::pages::ranks::RanksPage;
