@@ -133,7 +133,7 @@ type Term = (&'static str, &'static str);
 /// In the order of the pages.
 #[rustfmt::skip]
 const TERMS: &[Term] = &[
-    ("env_step", "environment steps over all ranks, skipped frames included"),
+    ("env_step", "environment steps over all ranks; skipped frames do not count"),
     ("samples", "transitions available for training"),
     ("collecting", "seconds spent in environments, summed over ranks; not the time since the launch"),
     ("all-reduced", "agreed on by all ranks in a collective"),
@@ -157,7 +157,7 @@ const TERMS: &[Term] = &[
     ("evaluation", "episodes without exploration on rank 0, for the curve and the best checkpoint"),
     ("culprit", "in evidence: the rank that blocks the others, shown as waiting"),
     ("warning", "worth knowing, no action needed"),
-    ("critical", "act"),
+    ("critical", "act now"),
 ];
 
 /// The terms that contain what was typed, or whose meaning does.
