@@ -97,7 +97,7 @@ keys! {
         /// `checkpoint-*/` and directories of `*.distcp`: `out/*.bin`, relative to the directory in which
         /// ranks run. Without `/` they match any name.
         checkpoints: Vec<String> [Texts("patterns")] => "none",
-        /// Maximum size of the checkpoint files that a generation which resumes copies between hosts, in GB.
+        /// Maximum size of the checkpoint files to copy between hosts before a generation resumes, in GB.
         /// Above it, a prompt asks first; if no user can answer, the generation does not start.
         max_copy_gb: f64 [Number { min: 0.0, max: 1_000_000.0, open: false }] = 2.0,
         /// Environment variables of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the
