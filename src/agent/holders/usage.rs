@@ -18,7 +18,7 @@ const DESCRIPTORS: usize = 65_536;
 const CONTROL: &str = "/dev/nvidiactl";
 const SHM: &str = "/dev/shm/";
 
-/// What each process uses of which GPU, by the driver; empty without one, or where it does not answer.
+/// What each process uses of which GPU, by the driver; empty without one, or where it does not respond.
 pub(super) fn gpu_shares() -> BTreeMap<u32, Vec<GpuShare>> {
     let sampled = examine::bounded(DRIVER, || {
         nvml::load().map(|nvml| nvml::sample(&nvml, &mut Shares::default())).unwrap_or_default()

@@ -29,7 +29,7 @@ const XIDS: usize = 8;
 
 /// What is asked of a driver; a test has one of its own.
 pub(crate) trait GpuDriver {
-    /// Every GPU that it shows now; `None` when it does not answer.
+    /// Every GPU that it shows now; `None` when it does not respond.
     fn gpus(&mut self) -> Option<Vec<GpuSample>>;
 
     /// Waits for at most that long and gives the first error report of that time: unique name of the GPU and

@@ -620,7 +620,7 @@ impl Drill<'_> {
         Ok(judge::judge(facts))
     }
 
-    /// The processes of the run that its hosts still find once agents had time to end; a host that does not answer
+    /// The processes of the run that its hosts still find once agents had time to end; a host that does not respond
     /// counts as one.
     async fn processes_left(&self, run: &str) -> Result<Vec<String>, Failure> {
         let deadline = Instant::now() + ENDING;

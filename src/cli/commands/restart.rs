@@ -196,7 +196,7 @@ impl NextCode {
 
 /// Queries all hosts of the run except excluded ones. Any of them may have recorded the latest checkpoint.
 ///
-/// Errors: a host does not answer within the time limit of a stop.
+/// Errors: a host does not respond within the time limit of a stop.
 async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<LocatedRun, Failure> {
     let locator = RunLocator::new(hosts_from, &args.host_keys).without(&args.exclude);
     let ask = locator.find(args.run.as_deref(), RunAction::Change);
@@ -271,7 +271,7 @@ fn report_restart(
     Ok(exit::SUCCESS)
 }
 
-/// Returns the path of the latest checkpoint if the run's first host is excluded and does not answer, from
+/// Returns the path of the latest checkpoint if the run's first host is excluded and does not respond, from
 /// the record of another host. Without one, only `--from scratch` restarts from scratch.
 fn out_of_reach(found: &FoundRun, args: &RestartArgs) -> Result<Option<String>, Failure> {
     let is_latest = args.from.as_deref().is_none_or(|from| from == LATEST);
@@ -430,7 +430,7 @@ async fn existing_latest(
                 return Ok(Some(StartPoint::at(name, saved.path.as_str(), saved.step())));
             }
             Err(failure) if failure.code == exit::USAGE => {}
-            // A host that may have it does not answer.
+            // A host that may have it does not respond.
             Err(_) => return Ok(None),
         }
     }

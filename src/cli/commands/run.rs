@@ -148,7 +148,7 @@ async fn cleared(
     let out = |host: &Host| draft.excluded.contains(&host.name);
     let (places, hosts): (Vec<usize>, Vec<Host>) =
         draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
-    // Excluded hosts are often those that do not answer.
+    // Excluded hosts are often those that do not respond.
     let members = PlanDraft { hosts, excluded: Default::default(), ..draft.clone() };
     let subject = preflight::PreflightInput {
         draft: &members,

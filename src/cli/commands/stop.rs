@@ -118,7 +118,7 @@ async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Re
         .hint("set `workdir` in the hosts file as it was at launch, or kill the processes on the host"))
 }
 
-/// CLI-3. If hosts do not answer and no other host lists the run, it may still run: that is reported as for
+/// CLI-3. If hosts do not respond and no other host lists the run, it may still run: that is reported as for
 /// any stop.
 fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure, output: PrintArgs) -> Failure {
     if failure.code != code::HOST || run_index.silent.is_empty() {

@@ -91,7 +91,7 @@ pub(crate) async fn resolve_path(
     ))
 }
 
-/// The first path that a host has found; a host that does not answer matters only where none has.
+/// The first path that a host has found; a host that does not respond matters only where none has.
 fn first_found(
     answers: impl Iterator<Item = Result<Vec<String>, HintedError>>,
 ) -> Result<Option<String>, HintedError> {
@@ -135,7 +135,7 @@ pub(crate) async fn check_fits(
 
 /// Reads the header of a checkpoint on a host.
 ///
-/// Errors: the host does not answer. Inner error: the file is not a checkpoint of the built-in trainer, or of
+/// Errors: the host does not respond. Inner error: the file is not a checkpoint of the built-in trainer, or of
 /// another version.
 pub(crate) async fn header(
     first: &Host,

@@ -432,7 +432,7 @@ fn report_restart(
 }
 
 /// Launches the next generation after the end, in a console that lingers. A host that it excludes and that
-/// does not answer is not awaited (RESTART-4).
+/// does not respond is not awaited (RESTART-4).
 pub(super) fn resume(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     let left_out = |host: &HostModel| next.excludes(host.node_rank) && !host.machine.is_connected();
     let is_ready = |host: &&HostModel| left_out(host) || host.is_live() && host.is_clear();

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - EXCHANGE-1: every message begins with its sender's call. Data of another collective are not used, and
 //!   the error names the sender.
-//! - EXCHANGE-2: no wait exceeds its deadline, and the error names the rank that did not answer.
+//! - EXCHANGE-2: no wait exceeds its deadline, and the error names the rank that did not respond.
 //! - Both ends of an exchange combine (value of the lower rank, value of the higher rank), so that both end
 //!   with the same bits.
 
