@@ -908,7 +908,7 @@ mod tests {
         let (mut driver, _events) = driver(ConsoleOutput::Quiet, stop);
         driver.on_stop_signal();
         driver.on_stop_signal();
-        // Whatever the core makes of the first two, the third one exits.
+        // The third one exits, whatever effect the first two had.
         (driver.exit.code, driver.exit.finished) = (None, None);
         assert_eq!(driver.exit.reason, None);
         driver.on_stop_signal();

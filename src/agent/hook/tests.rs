@@ -487,7 +487,7 @@ fn average_of_a_number_synchronizes_no_weights() {
     assert!(taken.len() == 8 && taken.iter().all(|taken| !taken.synced), "{taken:?}");
 }
 
-/// Two ranks: messages that are posted and waited for, and one that rank 0 waits for in vain.
+/// Two ranks: messages that are posted and waited for, and one that rank 0 waits for without success.
 const POSTS: &str = r#"
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -524,7 +524,7 @@ fn posted_message_that_is_waited_for_shows_its_peer() {
     });
 }
 
-/// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for in vain.
+/// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for without success.
 const TALKS: &str = r#"
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")

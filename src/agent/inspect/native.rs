@@ -35,7 +35,7 @@ pub(crate) fn copy(pid: u32, tid: u32) -> Result<StackSnapshot, String> {
     let call = syscall::call(pid, tid).ok_or("the kernel hides its registers from this user")?;
     if call.sp != 0 {
         let stack = memory::read(pid, call.sp, STACK_BYTES).map_err(|error| format!("its stack: {error}"))?;
-        // It may have moved on in between: then what was copied fits no stack pointer.
+        // The thread may have continued in between: then the copy matches no stack pointer.
         if syscall::call(pid, tid) == Some(call) {
             return Ok(StackSnapshot { ip: call.pc, sp: call.sp, bp: 0, stack });
         }

@@ -290,7 +290,7 @@ impl CheckpointFiles {
                 modified,
             })
             .collect();
-        // Whatever is complete is reported, or known already.
+        // Complete files are reported, or known already.
         let is_settled = |found: &&FoundCheckpoint| {
             now.duration_since(found.modified).is_ok_and(|age| age >= SETTLED_FOLDER)
         };

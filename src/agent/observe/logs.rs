@@ -920,7 +920,7 @@ mod tests {
             file.write_all(part.as_bytes()).unwrap();
             tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
         }
-        // More than one round takes in is counted only, and hidden all the same.
+        // More than one round takes in is counted only, and hidden anyway.
         let flood = "x s3cret-value\n".repeat(600_000);
         file.write_all(b"\n").unwrap();
         file.write_all(flood.as_bytes()).unwrap();

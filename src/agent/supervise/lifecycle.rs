@@ -554,7 +554,7 @@ impl Lifecycle {
     ) -> Vec<LifecycleAction> {
         let order = RecordEvent::StopOrdered { mode, by: by.to_owned(), ends };
         let times = self.times_of(mode, grace_ms, now);
-        // Where the order changes nothing here, consoles read of the end all the same.
+        // Where the order changes nothing here, consoles read of the end anyway.
         let is_news = ends && (!self.ended || self.stage == SupervisionStage::Over);
         let unchanged = || -> Vec<LifecycleAction> {
             is_news.then(|| LifecycleAction::record(order.clone())).into_iter().collect()

@@ -390,7 +390,7 @@ impl Supervisor {
                 let _ = libtorch::run_helper(&removal, REMOVAL, &helpers);
             }
             let gpus_free = wait_for_free_gpus(&gpus, &used, &pids);
-            // Who is left may still write.
+            // Remaining processes may still write.
             let results = survivors.is_empty().then(|| results::settle(&paths)).flatten();
             let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find(), results };
             let _ = outcomes.blocking_send(TaskResult::Scanned(outcome));

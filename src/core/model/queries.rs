@@ -136,7 +136,7 @@ impl SearchResults {
             self.older += *more;
             self.newer += *newer;
         }
-        // Whatever is before (or after) the requested place is complete up to that place.
+        // Lines before (or after) the requested place are complete up to that place.
         let (first, last) = match self.query.part {
             HitSelection::Newest | HitSelection::Before(_) => (first, None),
             HitSelection::After(_) => (None, last),

@@ -402,7 +402,7 @@ fn child_dead_before_wait_is_not_the_cause() {
 
 #[test]
 fn process_that_ran_between_samples_is_not_halted() {
-    // It is stopped for a moment now and then; a starved agent always comes at such a moment.
+    // It is stopped briefly from time to time; a starved agent always samples at such a moment.
     let does = |runs: bool| {
         move |at: u64, sample: &mut RankSample, _: &mut Inspection| {
             sample.state = 'T';

@@ -161,7 +161,7 @@ fn n3_start_on_busy_host_gets_more_time() {
         (Severity::Amber, Reason::RendezvousIncomplete)
     );
 
-    // It stops getting on: nothing moves although there is a core again.
+    // It stops making progress: nothing moves although a core is free again.
     for agent in &mut c.agents {
         agent.signals.pressure = None;
     }
