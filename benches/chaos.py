@@ -35,7 +35,7 @@ from lab import bed as lab_bed  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = 4
-# Logging in to a host that does not answer, the drain, the kill and the sweep.
+# Logging in to a host that does not respond, the drain, the kill and the sweep.
 STOP_BOUND_S = 180
 # Four uploads of the agent at most.
 LAUNCH_BOUND_S = 300

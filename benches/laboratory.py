@@ -194,7 +194,7 @@ class Laboratory:
 
 
 def share(right, all_):
-    return f"{right}/{all_} = {100 * right / all_:.1f} %" if all_ else "-"
+    return f"{right}/{all_} = {100 * right / all_:.1f}%" if all_ else "-"
 
 
 def report(results):

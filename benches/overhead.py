@@ -8,11 +8,11 @@
     python3 benches/overhead.py agent [--seconds 60] [--rate 10]
 
 `trainer`: ranks of CartPole PPO in one run under a console, in slices of about a second; in every other one, by lot within each pair, agents and console
-are stopped (SIGSTOP). Compared is CPU time, and wall time, per environment step of the same processes seconds apart, so that nothing that differs from run to run
-counts. Also reported is the time that the ranks' main threads were ready to run and had no core (`schedstat`): what a watch on full cores takes from ranks
-is this and nothing else, and it varies far less than wall time. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
-costs), and the thread that sends events is measured. `--pace` has every step of the environments take so many milliseconds more, as an emulator
-or a learner on a GPU would: the ranks leave cores free then.
+are stopped (SIGSTOP). CPU time and wall time per environment step are compared between the same processes seconds apart, so differences between runs
+cancel out. The report also has the time that the ranks' main threads were ready to run but had no core (`schedstat`): on full cores, this is the
+only cost of detection, and it varies far less than wall time. The ranks' own work for detection continues in both: publications of the status page are counted (`cargo bench --bench page` measures the cost of
+one), and the thread that sends events is measured. `--pace` adds milliseconds to every step of the environments, as an emulator
+or a learner on a GPU would: the ranks then leave cores free.
 `whole`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
 same environment and no observer. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
 rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
@@ -93,11 +93,11 @@ def compare(pairs, one, other, names, steps):
             used = {name: function(folder / name) for name, function in (order if pair % 2 == 0 else order[::-1])}
         ratios.append(used["with"] / used["without"])
         print(f"pair {pair + 1}: {names[0]} {used['with']:.2f} CPU-s ({steps / used['with']:.0f} steps per CPU-s), {names[1]} {used['without']:.2f} "
-              f"({steps / used['without']:.0f}): {100 * (ratios[-1] - 1):+.2f} % (load {os.getloadavg()[0]:.1f})", flush=True)
+              f"({steps / used['without']:.0f}): {100 * (ratios[-1] - 1):+.2f}% (load {os.getloadavg()[0]:.1f})", flush=True)
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
     error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
-    print(f"overhead: mean {100 * (statistics.mean(ratios) - 1):+.2f} +- {100 * error:.2f} %; median {100 * (statistics.median(ratios) - 1):+.2f} %, quartiles {100 * (quartiles[0] - 1):+.2f} % to "
-          f"{100 * (quartiles[2] - 1):+.2f} %, of {len(ratios)} pairs")
+    print(f"overhead: mean {100 * (statistics.mean(ratios) - 1):+.2f} +- {100 * error:.2f}%; median {100 * (statistics.median(ratios) - 1):+.2f}%, quartiles {100 * (quartiles[0] - 1):+.2f}% to "
+          f"{100 * (quartiles[2] - 1):+.2f}%, of {len(ratios)} pairs")
 
 
 def clock_of(pid):
@@ -184,11 +184,11 @@ def trainer(args):
     for what, ratios in zip(("CPU time per step", "wall time per step", "share of wall time that ranks, summed, were ready without a core,"), zip(*pairs)):
         error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5
         quartiles = statistics.quantiles(ratios, n=4)
-        print(f"{what} with the watch against without: mean {100 * statistics.mean(ratios):+.2f} +- {100 * error:.2f} %, median {100 * statistics.median(ratios):+.2f} %, "
-              f"quartiles {100 * quartiles[0]:+.2f} to {100 * quartiles[2]:+.2f} %, {len(ratios)} pairs of slices, {RANKS} ranks")
+        print(f"{what} with detection and without: mean {100 * statistics.mean(ratios):+.2f} +- {100 * error:.2f}%, median {100 * statistics.median(ratios):+.2f}%, "
+              f"quartiles {100 * quartiles[0]:+.2f} to {100 * quartiles[2]:+.2f}%, {len(ratios)} pairs of slices, {RANKS} ranks")
     steps, wall, used, published, sent, _ = both[True]
     print(f"each rank: {steps / wall / RANKS:.0f} steps per second, {published / wall / RANKS:.0f} publications of the page per second; "
-          f"thread that sends events {100 * sent / used:.3f} % of the CPU time")
+          f"thread that sends events {100 * sent / used:.3f}% of the CPU time")
 
 
 def whole(args):
@@ -237,14 +237,14 @@ def agent(args):
             own = {task: on_core(task) for task in threads}
             run.pass_time(args.seconds)
             used, passed = time.clock_gettime(clock) - before, time.time() - since
-            print(f"agent, 8 ranks, {args.rate:g} samples per second: {used:.2f} CPU-s in {passed:.1f} s: {100 * used / passed:.2f} % of a core (load {os.getloadavg()[0]:.1f})")
+            print(f"agent, 8 ranks, {args.rate:g} samples per second: {used:.2f} CPU-s in {passed:.1f} s: {100 * used / passed:.2f}% of a core (load {os.getloadavg()[0]:.1f})")
             for task, comm in threads.items():
                 try:
                     share = on_core(task) - own[task]
                 except OSError:
                     continue
                 if share > passed / 1e4:
-                    print(f"  thread {comm}: {100 * share / passed:.2f} %")
+                    print(f"  thread {comm}: {100 * share / passed:.2f}%")
         finally:
             run.finish()
 

@@ -30,7 +30,7 @@ def record(binary, folder, args):
     subprocess.run([*fake, binary, *run], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"recording took {cpu / args.seconds * 100:.1f} % of a core")
+    print(f"recording took {cpu / args.seconds * 100:.1f}% of a core")
 
 
 def seek(binary, folder, name, times):

@@ -94,7 +94,7 @@ def measure(binary, ranks, seconds, keys):
         times.sort()
         p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
         print(
-            f"{ranks:5} ranks: {main + record:5.2f} % of a core ({main:.2f} % the loop, {record:.2f} % the record; {process:.2f} % with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
+            f"{ranks:5} ranks: {main + record:5.2f}% of a core ({main:.2f}% the loop, {record:.2f}% the record; {process:.2f}% with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
             f" p99 {p99:.1f} ms, {len(times)} keys, {unanswered} drew nothing; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )

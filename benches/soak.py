@@ -5,9 +5,9 @@
     RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--beside 1] [--json FILE]
                                                 [--keep FOLDER]
 
-With `--beside N`, N runs are active at the same time, and `--hours` are those of the clock: eight sleepy ones for an hour are eight hours of run time,
+With `--beside N`, N runs are active at the same time, and `--hours` is wall time: eight sleepy runs for an hour are eight hours of run time,
 `--hours 1 --beside 8 --only sleepy`. The sleepy scripts evaluate in a simulator elsewhere, save, compile, download, prepare data or sleep for
-a minute, on one rank while the others wait or on all, with a tracker's process, a TensorBoard writer's thread and workers of data loaders beside them.
+a minute, on one rank while the others wait or on all, next to a tracker's process, a TensorBoard writer's thread and workers of data loaders.
 Each slice is a run of its own over two local hosts. Each must end with a verified stop and no process left. Ambers are listed with their
 reasons, and with their first sentence. With --keep, the folders of runs with a red verdict stay there. The interpreter needs PyTorch, Gymnasium and ale-py.
 """

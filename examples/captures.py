@@ -92,7 +92,7 @@ class Terminal:
 
 
 def colour(words, palette):
-    """The colour that an SGR's words name, and how many words that were."""
+    """The color that an SGR's parameters name, and the number of parameters."""
     kind = words[1] if len(words) > 1 else ""
     if kind == "5" and len(words) > 2:
         index = int(words[2])
@@ -109,7 +109,7 @@ def colour(words, palette):
 
 
 def cells(line, palette):
-    """Each character of a line with its look."""
+    """Each character of a line with its style."""
     look = {}
     for part in re.split(r"(\x1b\[[0-9;]*m)", line):
         if not part.startswith("\x1b["):

@@ -59,7 +59,7 @@ def main():
                 status = state.value
             times.append(time.perf_counter() - begun)
         times = sorted(times[100:])
-        found[f"blocking = {blocking}, us at 5, 50, 95 %"] = [round(times[int(len(times) * part)] * 1e6, 1) for part in (0.05, 0.5, 0.95)]
+        found[f"blocking = {blocking}, us at 5%, 50%, 95%"] = [round(times[int(len(times) * part)] * 1e6, 1) for part in (0.05, 0.5, 0.95)]
     print(json.dumps(found))
 
 

@@ -29,9 +29,9 @@ struct rankdeck_env_spec {
   uint64_t state_bytes;          /* size of one environment's saved state; 0: it cannot be saved */
 };
 
-/* What a step of all environments leads to; arrays have a row or an element for each environment. */
+/* The outcome of a step of all environments; arrays have a row or an element for each environment. */
 struct rankdeck_env_outcome {
-  void *observations;            /* what the policy sees next: the first observation of a new episode after an end */
+  void *observations;            /* next input of the policy: after an end, the first observation of a new episode */
   void *final_observations;      /* the last observation of an episode; only written where one ended */
   double *rewards;
   uint8_t *terminated;           /* 1: the task itself ended */

@@ -1,6 +1,6 @@
 """DI-engine's DQN on CartPole by its task entry point; the lines that end in `# +` report to rankdeck.
 
-Each rank trains a policy of its own, with its rank as the seed: `rankdeck run examples/python/ding_dqn.toml`. A restarted
+Each rank trains its own policy, with its rank as the seed: `rankdeck run examples/python/ding_dqn.toml`. A restarted
 run resumes model, optimizer and step, on all ranks from those of rank 0; the replay buffer is filled again.
 """
 

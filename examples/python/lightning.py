@@ -1,6 +1,6 @@
 """REINFORCE on CartPole-v1 as a LightningModule; the Trainer's DDP strategy averages the gradients of all ranks.
 
-The lines that end in `# +` are what rankdeck adds. A restarted run resumes model, optimizer, epoch and step.
+The lines that end in `# +` are added for rankdeck. A restarted run resumes model, optimizer, epoch and step.
 """
 import argparse
 import os

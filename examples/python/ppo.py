@@ -1,6 +1,6 @@
 """PPO on CartPole-v1 in one file, in the style of CleanRL: DistributedDataParallel averages the gradients of all ranks.
 
-The lines that end in `# +` are what rankdeck adds; the script runs under torchrun, too. A restarted run resumes model,
+The lines that end in `# +` are added for rankdeck; the script runs under torchrun, too. A restarted run resumes model,
 optimizer, step and the W&B run.
 """
 import argparse

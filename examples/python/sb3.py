@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO on CartPole-v1; the policies of all ranks are averaged after every rollout.
 
-The lines that end in `# +` are what rankdeck adds. A restarted run resumes policy, optimizer and step, on all ranks
+The lines that end in `# +` are added for rankdeck. A restarted run resumes policy, optimizer and step, on all ranks
 from those of rank 0.
 """
 import argparse
@@ -17,7 +17,7 @@ import rankdeck  # +
 
 
 class Average(BaseCallback):
-    """What makes the ranks one training: the mean of their policies."""
+    """Synchronizes the ranks: averages their policies."""
 
     def _on_step(self):
         return True

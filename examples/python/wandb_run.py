@@ -1,7 +1,7 @@
 """Sends a run to W&B, during the run or after it: `python wandb_run.py runs/RUN`. WANDB_MODE=offline writes it to a directory.
 
-It needs nothing but wandb: configuration, curves and evaluations come from the run's folder. Of a run on other hosts,
-`rankdeck fetch RUN '*.csv'` brings them first. Sending a run again appends to it.
+It needs only wandb: configuration, curves and evaluations are read from the run's directory. For a run on other hosts,
+copy them first: `rankdeck fetch RUN '*.csv'`. Sending a run again appends to it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-//! `rankdeck agent ...`: what was typed, and the one line that each command answers with.
+//! `rankdeck agent ...`: the parsed command lines, and the one-line reply of each command.
 //!
 //! Owner: none. The reader of an answer skips everything before the marker, since login shells print what
 //! they like first.
@@ -90,7 +90,7 @@ enum AgentSubcommand {
 
 /// Prints an error for the user or the console.
 fn complain(failure: &HintedError) {
-    #[expect(clippy::disallowed_methods, reason = "an agent has no console's door")]
+    #[expect(clippy::disallowed_methods, reason = "an agent prints without a console")]
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "error: {}\nhint: {}", clean(&failure.error), clean(&failure.hint));
 }

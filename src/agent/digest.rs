@@ -378,7 +378,7 @@ impl DigestBuilder {
         let digest = &mut self.digest;
         let keeps = |step: u64| digest.lineage.keeps(digest.reported, step as f64);
         let step = digest.totals.or(digest.counted).map(|counters| counters.env_step).or(digest.own_step);
-        // Where no step is known, only a start from scratch is.
+        // Without a known step, only a start from scratch keeps them.
         if !keeps(step.unwrap_or(0)) {
             (digest.totals, digest.counted, digest.last_return, digest.own_step) = (None, None, None, None);
         }

@@ -1,5 +1,5 @@
-//! `agent drill`: breaks one rank of a run, or the run's agent, so that `rankdeck drill` can measure what is reported
-//! and what is left.
+//! `agent drill`: injects a fault into one rank of a run, or into its agent, so that `rankdeck drill` can measure detection
+//! and recovery.
 //!
 //! Owner: a one-shot command on the host of the rank.
 //!
@@ -102,8 +102,8 @@ fn refusal(manifest: &Manifest, environ: &[u8], order: &DrillOrder) -> Option<Hi
     let is_drill = manifest.drill && has(DRILL_VARIABLE, "1") && has("RANKDECK_RUN", &order.run.0);
     (!is_drill).then(|| {
         HintedError::new(
-            format!("run {} was not launched by `rankdeck drill`: it is left alone", order.run),
-            "`rankdeck drill` launches runs of its own and breaks only those",
+            format!("run {} was not launched by `rankdeck drill`", order.run),
+            "`rankdeck drill` injects faults only into the runs that it launches",
         )
     })
 }
@@ -234,7 +234,7 @@ mod tests {
 
     const RUN: &str = "drill-t-20260101-120000";
 
-    /// A rank of a run whose manifest and environment say so or not.
+    /// A rank of a run, with or without the mark of a drill in manifest and environment.
     struct Target {
         folder: tempfile::TempDir,
         child: Child,

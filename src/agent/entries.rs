@@ -1,4 +1,4 @@
-//! `agent list`, `agent sweep` and `agent traces`: what there is and what runs under a working directory, with
+//! `agent list`, `agent sweep` and `agent traces`: the runs and processes under a working directory, with
 //! or without agents.
 //!
 //! Owner: one-shot commands; they change nothing but the processes that `sweep` ends, and the digests of runs. A

@@ -1,4 +1,4 @@
-//! `agent fleet`: streams gauges and runs of this host for the fleet page. No run
+//! `agent fleet`: streams samples and runs of this host for the fleet page. No run
 //! is needed, and nothing of a run is touched.
 //!
 //! Owner: one console, for as long as it reads: a line that cannot be written ends the command. Its cost is

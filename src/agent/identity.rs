@@ -1,4 +1,4 @@
-//! Which build this is.
+//! The identity of this build.
 
 use object::{Object, ReadCache};
 use rankdeck_types::words;

@@ -10,7 +10,7 @@ use rankdeck_types::ids::Generation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Most checkpoints that are known, the latest.
+/// Most known checkpoints; the latest are kept.
 const KNOWN: usize = 4096;
 /// Files found within this time after a checkpoint may belong to it, such as an optimizer's; seconds.
 const TOGETHER_S: f64 = 10.0;
@@ -182,14 +182,14 @@ impl TrainingLine {
         self.0.push(checkpoint);
     }
 
-    /// Which of them a generation on so many hosts continues that resumes from this path on this host.
+    /// Which of them a generation continues that runs on `hosts` hosts and resumes from the path `from` on this host.
     pub fn continued(&self, from: Option<&str>, hosts: usize) -> Vec<bool> {
         let Some(from) = from else { return vec![false; self.0.len()] };
         // A program may keep a checkpoint in a directory, and be given a file of it.
         let depth = |known: &LineCheckpoint| Path::new(&known.path).components().count();
         let origins = self.0.iter().enumerate().filter(|(_, one)| Path::new(from).starts_with(&one.path));
         let Some((last, origin)) = origins.max_by_key(|(at, one)| (depth(one), *at)) else {
-            // Another host may have saved it: what this one has beside it may belong to it.
+            // Another host may have saved it, and files next to it on this host may belong to it.
             return vec![hosts > 1; self.0.len()];
         };
         let belongs = |one: &LineCheckpoint| !one.reported && one.time <= origin.time + TOGETHER_S;

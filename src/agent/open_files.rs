@@ -46,7 +46,7 @@ pub(crate) fn give_back(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec and makes one async-signal-safe system call.
     unsafe {
         command.pre_exec(move || {
-            // A program with a higher limit than intended runs all the same.
+            // A program with a higher limit than intended runs anyway.
             let _ = setrlimit(Resource::Nofile, inherited);
             Ok(())
         });

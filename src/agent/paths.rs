@@ -249,7 +249,7 @@ impl StartLock {
         let file = trust::open(path, OpenOptions::new().write(true).create(true).truncate(false))
             .map_err(TryLockError::Error)?;
         file.try_lock()?;
-        // Who held it before may have removed it.
+        // The previous holder may have removed it.
         let name = |data: std::fs::Metadata| (data.dev(), data.ino());
         let own = file.metadata().map(name).map_err(TryLockError::Error)?;
         match std::fs::metadata(path).map(name) {

@@ -1,4 +1,4 @@
-//! One process of this host's user, asked for by a console: its environment, or a signal to it.
+//! A console's query about one process of this host's user: its environment, or a signal to it.
 //!
 //! - REACH-3: nothing is done to a process of another user, to one that is another by now, or to what serves
 //!   the run itself.

@@ -465,7 +465,7 @@ impl Tree {
     }
 
     /// Its standard input is written inside the tree. One that catches SIGTERM, as no writer does, is the
-    /// program of its pipe all the same: `yes | python x`.
+    /// program of its pipe anyway: `yes | python x`.
     fn reads_own_pipe(&self, member: &Member) -> bool {
         let Some(pipe) = member.reads else { return false };
         let branch = self.branch(member);

@@ -1,4 +1,4 @@
-//! The console's event loop: everything that happens becomes an event, the core answers with effects, and the
+//! The console's event loop: every input becomes an event, the core returns effects, and the
 //! loop executes them.
 //!
 //! Owner: the console process; it owns the core, the links, the recording and the output. Cancel-safety:
@@ -765,7 +765,7 @@ impl Driver {
         };
         let model = self.core.model();
         if let Some(text) = self.setup.exit_condition.restart_in_progress(model) {
-            stderr::line(&format!("{text}; cancelling it"));
+            stderr::line(&format!("{text}; canceling it"));
         }
         stderr::line(match mode.max(model.run.stopping.unwrap_or(mode)) {
             StopMode::Kill => "killing the run; a third signal quits without waiting",
@@ -908,7 +908,7 @@ mod tests {
         let (mut driver, _events) = driver(ConsoleOutput::Quiet, stop);
         driver.on_stop_signal();
         driver.on_stop_signal();
-        // Whatever the core makes of the first two, the third one exits.
+        // The third one exits, whatever effect the first two had.
         (driver.exit.code, driver.exit.finished) = (None, None);
         assert_eq!(driver.exit.reason, None);
         driver.on_stop_signal();

@@ -188,7 +188,7 @@ mod tests {
         core
     }
 
-    /// The disk does not answer, or only late: requests return at once.
+    /// The disk does not respond, or only late: requests return at once.
     #[tokio::test]
     async fn back_1_slow_disk_blocks_no_request_and_moves_are_bounded() {
         let folder = tempfile::tempdir().unwrap();

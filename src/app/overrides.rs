@@ -12,12 +12,12 @@ const FIXED: [(&str, &str, &str); 3] = [
     (
         "launch.code",
         "the directory of a run's code cannot change",
-        "upload its present content with `--code new`",
+        "upload its current content with `--code new`",
     ),
     (
         "launch.include",
         "the directory of a run's code cannot change",
-        "upload its present content with `--code new`",
+        "upload its current content with `--code new`",
     ),
 ];
 

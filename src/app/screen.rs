@@ -1,4 +1,4 @@
-//! The run on a screen: keys in, actions out, frames when something has changed.
+//! Shows a run on the screen: keys in, actions out, and a frame after each change.
 
 use super::clock::{earlier, utc_offset_s};
 use super::graphics::TerminalImages;
@@ -293,16 +293,13 @@ impl TerminalScreen {
         let size = bytes(text.len() as u64);
         let text = clipped(text).to_owned();
         let by_terminal = move |text: &str| JobEnd {
-            toast: (
-                format!("copied {size}: handed to the terminal (OSC 52), which may refuse it"),
-                Role::Good,
-            ),
+            toast: (format!("copied {size}: sent to the terminal (OSC 52), which may reject it"), Role::Good),
             bytes: osc52(text),
         };
         if terminal::is_in_tmux() {
             let size = bytes(text.len() as u64);
             let taken =
-                format!("copied {size}: tmux's paste buffer, and the clipboard where tmux may set it");
+                format!("copied {size}: in the tmux paste buffer, and in the clipboard if tmux allows it");
             self.jobs.start(move || match to_tmux(&text) {
                 true => JobEnd::toast(taken, Role::Good),
                 false => by_terminal(&text),

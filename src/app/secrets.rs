@@ -162,8 +162,8 @@ impl GenerationSecrets {
             (false, false) => {
                 let quoted: Vec<String> = unnamed.iter().map(|name| format!("{name:?}")).collect();
                 format!(
-                    "the run's hosts request this console's environment variables {}, which no file of this \
-                     directory names; hint: confirm without `--yes`, or name it: `--set 'launch.pass_env=[{}]'`",
+                    "the run's hosts request environment variables {} of this console, which no file in this \
+                     directory lists; hint: confirm without `--yes`, or list them: `--set 'launch.pass_env=[{}]'`",
                     list(unnamed),
                     quoted.join(", ")
                 )

@@ -291,7 +291,7 @@ mod tests {
         assert!(curves.next().await.unwrap_err().contains("cart-1"), "its recording is empty");
     }
 
-    /// The disk does not answer: requests return at once, and only the last of them is carried out.
+    /// The disk does not respond: requests return at once, and only the last of them is carried out.
     #[tokio::test]
     async fn latest_1_requests_never_wait_and_the_last_one_counts() {
         let ((started, begins), (open, gate)) = (channel(), channel::<()>());

@@ -89,7 +89,7 @@ struct PendingTexts {
     texts: VecDeque<String>,
     bytes: usize,
     writing: bool,
-    /// A caller has waited in vain.
+    /// A caller has waited without success.
     stuck: bool,
     /// Texts dropped since they were counted.
     dropped: usize,

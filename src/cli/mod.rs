@@ -8,7 +8,7 @@
 //! - Every failure has an error and a hint.
 //! - CLI-3: `stop verified` is printed only when the stop is verified on every host.
 //!
-//! Errors of the command line: clap's, with what to type instead.
+//! Errors of the command line: clap's, with a correction.
 
 pub mod args;
 mod commands;
@@ -240,7 +240,7 @@ fn experiments() -> String {
     }
 }
 
-/// Says which number is expected where the parser only names the digit that it cannot read.
+/// Adds the expected number to an error of the parser, which names only the invalid digit.
 fn number(error: clap::Error) -> clap::Error {
     let Some(why) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>()) else {
         return error;

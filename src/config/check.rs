@@ -618,7 +618,7 @@ fn check_arguments(path: &str, table: &Table, found: &mut Diagnostics) {
             let bare = name.trim_start_matches(['-', '+']);
             let hint = match bare != name && bare.split('.').all(is_part) {
                 true => format!("write `{bare}`, without `{}`", name.trim_end_matches(bare)),
-                false => "names have letters, digits, `_`, `-` and dots".to_owned(),
+                false => "use letters, digits, `_`, `-` and dots".to_owned(),
             };
             let message = format!("invalid name of an argument: `{}`", name.escape_default());
             found.push(Diagnostic::at(&entry.key, message).hint(hint));
@@ -639,7 +639,7 @@ fn check_arguments(path: &str, table: &Table, found: &mut Diagnostics) {
 
 /// Returns the hint for an invalid variable name.
 fn name_hint(name: &str, node: &Node) -> String {
-    let rule = "names have letters, digits and `_` and do not start with a digit";
+    let rule = "use letters, digits and `_`, not starting with a digit";
     let (name, more) = name.split_once('=').unwrap_or((name, ""));
     let mut plain: String =
         name.trim().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

@@ -60,7 +60,10 @@ impl Translation {
             Some((_, RankCount::PerHost(ranks))) => Ok(Some(*ranks)),
             Some((_, RankCount::Total(ranks))) if ranks.is_multiple_of(count) => Ok(Some(ranks / count)),
             Some((option, RankCount::Total(ranks))) => Err(HintedError::new(
-                format!("`{option}` of `{}`: {ranks} ranks do not divide over {count} hosts", self.launcher),
+                format!(
+                    "`{option}` of `{}`: cannot split {ranks} ranks evenly across {count} hosts",
+                    self.launcher
+                ),
                 format!("choose a multiple of {count}"),
             )),
         }

@@ -74,7 +74,7 @@ pub fn is_in_allocation(env: &dyn Fn(&str) -> Option<String>) -> bool {
 /// Rejects a heterogeneous job: each of its components has nodes and limits of its own.
 pub(super) fn heterogeneous(job: &str) -> SlurmError {
     (
-        format!("Slurm job {job} is heterogeneous; rankdeck uses jobs with one component"),
+        format!("Slurm job {job} is heterogeneous; rankdeck supports only jobs with one component"),
         "request all nodes at once, without `:` or `#SBATCH hetjob`".to_owned(),
     )
 }

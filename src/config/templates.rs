@@ -55,10 +55,10 @@ fn check_resume(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
     let place = nearest(root, &["launch.resume"]);
     let shell = CommandParts::of(&launch.command).filter(|parts| parts.is_shell());
     if launch.command.is_empty() {
-        let error = "`launch.resume` is for a program of your own; the built-in trainer resumes by itself";
+        let error = "`launch.resume` is for your own program; the built-in trainer resumes on its own";
         found.push(Diagnostic::at(&place, error).hint("remove it, or set `launch.command`"));
     } else if let Some(shell) = shell.and_then(|parts| launch.command.get(parts.program)) {
-        let error = format!("the words of `launch.resume` may reach no program behind `{shell}`");
+        let error = format!("`launch.resume` may not reach the program behind `{shell}`");
         let hint = "write `{resume}` in `launch.command`, or read `$RANKDECK_RESUME` in the script";
         found.push(Diagnostic::at(&place, error).label("appended to the command").hint(hint));
     }
@@ -74,7 +74,7 @@ fn check_arguments(root: &Node, experiment: &Experiment, found: &mut Diagnostics
     let launch = &experiment.launch;
     if launch.command.is_empty() {
         if let Some(key) = experiment.args.keys().next() {
-            let error = "`[args]` is for a program of your own; the built-in trainer does not use it";
+            let error = "`[args]` is for your own program; the built-in trainer does not use it";
             let hint = "set `launch.command`, or use the keys of `[learn]` and the other tables";
             found.push(Diagnostic::at(&place(key), error).hint(hint));
         }
@@ -87,7 +87,7 @@ fn check_arguments(root: &Node, experiment: &Experiment, found: &mut Diagnostics
         let command = arguments::with_option(&launch.command, key, &format!("{{args.{key}}}"));
         let command: Vec<String> = command.iter().map(|word| quote(word)).collect();
         found.push(
-            Diagnostic::at(&place(key), format!("`args.{key}` may reach no program behind `{shell}`"))
+            Diagnostic::at(&place(key), format!("`args.{key}` may not reach the program behind `{shell}`"))
                 .label("no place in the command")
                 .hint(format!(
                     "write `command = [{}]`, and have the script pass its arguments on (`\"$@\"`)",

@@ -1,7 +1,7 @@
-//! What the core takes and what it returns: events and effects.
+//! Input and output of the core: events and effects.
 //!
 //! [`Event`] is every cause of change, as one closed enum. Events are recorded as they are: a trace is a list
-//! of `(Timestamp, Event)`. [`Effect`] is what the core wants done, as data: the shell executes it and reports
+//! of `(Timestamp, Event)`. [`Effect`] is a request of the core, as data: the app executes it and reports
 //! back with events.
 
 use crate::model::SlowLink;
@@ -233,7 +233,7 @@ pub enum Effect {
         node: NodeRank,
         name: String,
     },
-    /// Ask the user; without one, the answer is no.
+    /// Ask the user. Without a user, the answer is "no".
     Ask { node: NodeRank, prompt: Prompt },
     /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.
     Report(Box<Report>),

@@ -1,4 +1,4 @@
-//! Everything known about the run: facts only. Built by `update`, read by the screen and by headless output.
+//! The model of a run: facts only. Built by `update`, read by the screen and by headless output.
 //!
 //! What only the reducer needs of a host or a rank is in the same element ([`HostModel::machine`],
 //! [`RankModel::track`], [`RankModel::rate`]), and opaque outside this crate.
@@ -899,14 +899,14 @@ impl RankModel {
         is_new
     }
 
-    /// `4 ranks of its own: world 4, backend gloo`; `None` without any.
+    /// `4 ranks in its own group: world 4, backend gloo`; `None` without any.
     pub fn inner_ranks(&self) -> Option<String> {
         let first = self.inner.first()?;
         let world = first.world_size.map_or("unknown".to_owned(), |size| size.to_string());
         let backend =
             Some(&first.backend).filter(|backend| !backend.is_empty()).map_or("default", String::as_str);
         let count = words::plural(self.inner.len(), "rank");
-        Some(format!("{count} of its own: world {world}, backend {}", words::clean(backend)))
+        Some(format!("{count} in its own group: world {world}, backend {}", words::clean(backend)))
     }
 
     /// Its process ended by a failure; what a stop causes does not count.

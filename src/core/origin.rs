@@ -299,8 +299,8 @@ impl Standing {
             // It began there, and has saved nothing since.
             (None, Some(from)) => Ok(StartPoint::at(named(from), from, None)),
             (None, None) if self.silent => Err(HintedError::new(
-                format!("no checkpoint of run {} found: not all of its hosts answer", self.run),
-                "`--from scratch` starts without one, `--from PATH` names a file on a host that answers",
+                format!("no checkpoint of run {} found: not all of its hosts respond", self.run),
+                "`--from scratch` starts without one, `--from PATH` names a file on a host that responds",
             )),
             (None, None) if word.is_some() => Err(HintedError::new(
                 format!("run {} has no checkpoint", self.run),

@@ -1,4 +1,4 @@
-//! The reasons that a verdict may give: one table, from which verdicts, evidence, JSON, `rankdeck explain`
+//! The reasons of verdicts: one table, from which verdicts, evidence, JSON, `rankdeck explain`
 //! and documents are made.
 //!
 //! A row holds everything about a reason: its code in JSON (`reason_code`, which never changes), the kind of
@@ -40,21 +40,21 @@ pub enum Proof {
     /// reports.
     Lost,
     /// A lock has been held for many times longer than any wait at that line before, while nothing else in the
-    /// rank ran or waited for anybody.
+    /// rank ran or waited for something else.
     Outlasted,
     /// The rank has been silent for longer than the user allows (`watch.silence_is_stuck_s`).
     Limit,
 }
 
 impl Proof {
-    /// What was seen, in a few words.
+    /// The observation, in a few words.
     pub fn describe(self) -> &'static str {
         match self {
-            Proof::Halted => "the kernel reports a stopped process",
+            Proof::Halted => "the kernel reports a suspended process",
             Proof::Gone => "a process has exited",
-            Proof::CallsDiffer => "ranks are in different calls of the same number",
+            Proof::CallsDiffer => "ranks are in different calls with the same sequence number",
             Proof::Ring => "ranks wait for each other",
-            Proof::SameRankTwice => "two ranks have the same number",
+            Proof::SameRankTwice => "two processes have the same rank",
             Proof::Reported => "reported by the program",
             Proof::Lost => "reported by the driver, the kernel or the link",
             Proof::Outlasted => "the lock outlasted every earlier wait at that line",
@@ -178,7 +178,9 @@ impl OnVerdict {
         match self {
             OnVerdict::AtOnce => "at once",
             OnVerdict::Held => "after a minute",
-            OnVerdict::Lasting => "proved: after `rank0_budget_s`; silent: after `silence_is_stuck_s`",
+            OnVerdict::Lasting => {
+                "after `rank0_budget_s` if proved, after `silence_is_stuck_s` if only silent"
+            }
             OnVerdict::Never => "never",
         }
     }
@@ -246,7 +248,7 @@ pub struct ReasonRow {
     pub severity: Severity,
     /// When `watch.on_stuck` acts on it.
     pub policy: OnVerdict,
-    /// What rankdeck saw that proves it, in one to three sentences; for `rankdeck explain` and documents.
+    /// The observations that prove it, in one to three sentences; for `rankdeck explain` and documents.
     pub meaning: &'static str,
     /// The sentences of verdicts. The first one is for [`SentenceForm::Usual`].
     pub sentences: &'static [(SentenceForm, &'static str)],
@@ -503,7 +505,7 @@ reasons! {
         ],
         [LOG, RESTART];
     /// The main thread waits for a lock (a futex) outside any collective, and nothing in the rank uses CPU. Certain
-    /// once it has lasted for an hour, and ten times as long as any wait at that line in this run.
+    /// after an hour, if the wait is also ten times as long as any earlier one at that line in this run.
     Lock = "lock", Behind, Red, Lasting,
         [Usual "{who} is blocked on a lock in {doing}{at}; {others} in {awaited}"],
         [LOG, RESTART];
@@ -511,9 +513,9 @@ reasons! {
     Sleeping = "sleeping", Behind, Red, Lasting,
         [Usual "{who} is sleeping in {doing}{at}; {others} in {awaited}"],
         [LOG, RESTART];
-    /// The main thread has slept at the same line in three inspections, in another sleep each time, and nothing of
-    /// the rank works: it polls for a condition. A warning until that lasts twice as long as any such wait at that
-    /// line in this run (at least 60 s), or for `watch.rank0_budget_s` where none has ended.
+    /// The main thread polls for a condition: in three inspections, it slept at the same line, in a new sleep each
+    /// time, and nothing else in the rank was active. A warning until the wait is twice as long as any earlier one at
+    /// that line in this run (at least 60 s). If no earlier one has ended, a warning for `watch.rank0_budget_s`.
     Polling = "polling", Behind, Red, Lasting,
         [Usual "{who} has slept in a loop{at} for {waited} and does nothing else; {others} in {awaited}"],
         [advice("check what that line waits for", ""), LOG, RESTART];
@@ -553,9 +555,9 @@ reasons! {
     DataLoader = "data_loader", Behind, Red, Lasting,
         [Usual "{who} is waiting for idle data loader workers{stopped}{at}; {others} in {awaited}"],
         [LOG, RESTART];
-    /// The rank waits for a socket outside a collective: for a reply, or for an incoming connection. The
-    /// evidence names the address, and the process if it is on that host. A warning until that lasts for 60 s, and
-    /// twice as long as any wait at that line in this run.
+    /// The rank waits on a socket outside any collective, for a reply or an incoming connection. The
+    /// evidence names the address, and the process if it is on that host. A warning for the first 60 s, and until the
+    /// wait is twice as long as any earlier one at that line in this run.
     WaitsForPeer = "waits_for_peer", Behind, Red, Lasting,
         [Usual WAITS_FOR],
         [LOG, RESTART];
@@ -593,16 +595,16 @@ reasons! {
         ],
         [LOGS, RESTART];
 
-    /// The rank called another operation than the other ranks under the same sequence number.
+    /// The rank called a different operation than the other ranks under the same sequence number.
     OpMismatch = "op_mismatch", Desync, Red, AtOnce,
         [Usual OTHER_CALL, Unnamed OTHER_CALLS],
         [CHECK, RESTART];
-    /// The rank called the same operation with another element count, data type or root.
+    /// The rank called the same operation with a different element count, data type or root.
     SizeMismatch = "size_mismatch", Desync, Red, AtOnce,
         [Usual OTHER_CALL, Unnamed OTHER_CALLS],
         [CHECK, RESTART];
     /// The rank skipped a collective that the other ranks called. Look for branches that depend on the rank
-    /// or on its data: an early `continue`, a skipped loss, a data loader with one batch less.
+    /// or on its data: an early `continue`, a skipped loss, a data loader with one batch fewer.
     SkippedCall = "skipped_call", Desync, Red, AtOnce,
         [
             Usual "{who} skipped collective #{seq}{group}: it called {mine}; the others called {theirs}",
@@ -631,7 +633,7 @@ reasons! {
     OrderDeadlock = "order_deadlock", Desync, Red, AtOnce,
         [Usual "deadlock: ranks {ranks} use their process groups in different orders: {places}"],
         [CHECK, RESTART];
-    /// The rank updates its weights without any collective, so that each rank trains a model of its own.
+    /// The rank updates its weights without any collective, so each rank trains its own model.
     NoCollectives = "no_collectives", Desync, Red, AtOnce,
         [
             Usual "{who} made {updates} optimizer updates in {iterations} iterations without any collective",
@@ -639,17 +641,17 @@ reasons! {
                 collective",
         ],
         [CHECK, RESTART];
-    /// The optimizer of a script's rank made steps, and makes none any more, while those of all other ranks go on and
-    /// it takes part in their collectives. The hook counts both.
+    /// The rank's optimizer has stopped making steps, while the rank still takes part in collectives and the
+    /// optimizers of all other ranks continue. Scripts only; the hook counts steps and collectives.
     OptimizerIdle = "optimizer_idle", Desync, Amber, Never,
         [Usual "{who} has made no optimizer step in {collectives} collectives: {own} steps, the others {theirs}"],
         [
-            advice("check what decides about a step on this rank: a skipped batch, a gradient scaler, an exception", ""),
-            advice("no action needed if this rank is not meant to train", ""),
+            advice("check why this rank makes no step: a skipped batch, a gradient scaler, an exception", ""),
+            advice("no action needed if this rank does not train on purpose", ""),
         ];
-    /// Ranks of a script called `init_process_group` with addresses, ports, backends or world sizes that exclude
-    /// each other, or as the same rank, so that no group of all ranks can form. The hook read the arguments. A
-    /// warning if a rank's arguments contradict the plan only, while other ranks have not called yet.
+    /// Ranks of a script called `init_process_group` with conflicting addresses, ports, backends or world sizes, or
+    /// with the same rank, so the process group cannot form. The hook reads the arguments. A warning if they conflict
+    /// only with the plan, because the other ranks have not called it yet.
     RendezvousMismatch = "rendezvous_mismatch", Desync, Red, AtOnce,
         [
             Usual "{who} called init_process_group {mine}{at}; {theirs}",
@@ -659,14 +661,14 @@ reasons! {
             advice("use the MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK that rankdeck sets on every rank", ""),
             LOGS,
         ];
-    /// Variables of Slurm, PMI or MPI, or RANK and WORLD_SIZE themselves, contain another rank or number of ranks
-    /// than rankdeck has set. Libraries such as Accelerate and DeepSpeed read them. Reported when the process
-    /// group forms.
+    /// Environment variables of a rank (RANK, WORLD_SIZE, or those of Slurm, PMI or MPI) differ from the rank or
+    /// world size that rankdeck assigned. Libraries such as Accelerate and DeepSpeed read them. Reported when the
+    /// process group forms.
     RankVariables = "rank_variables", Desync, Amber, Never,
         [Usual "{variables} of {ranks} contradict the plan's rank or world size"],
         [advice("remove these variables from `launch.env`, `prelude` or the script", "")];
-    /// Every rank has made optimizer steps for a minute, and none has formed a process group with another: the
-    /// ranks train separate models. The hook counts the steps.
+    /// All ranks have made optimizer steps for a minute without a process group: each rank trains a separate
+    /// model. The hook counts the steps.
     SeparatePrograms = "separate_programs", Desync, Amber, Never,
         [Usual "{count} separate programs: no process group"],
         [
@@ -677,7 +679,7 @@ reasons! {
             advice("to train one model per seed, use `rankdeck run --seeds 1..5`", ""),
         ];
 
-    /// A network interface that the process group uses is down, as the kernel reports.
+    /// The kernel reports that a network interface of the process group is down.
     LinkDown = "link_down", Network, Red, Lasting,
         [Usual "network interface {interface} on {host} is down"],
         [CABLE];
@@ -711,35 +713,35 @@ reasons! {
             Doubtful "rank {rank} is CPU-throttled in {phase}{amount}{at}; {others} in {awaited}",
         ],
         [advice("raise the cgroup's CPU quota", "")];
-    /// The rank is last into most collectives, and its host is under memory pressure.
+    /// The rank enters most collectives last, and its host is under memory pressure.
     MemoryPressure = "memory_pressure", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: host memory pressure"],
         [FEWER_ENVS];
-    /// The rank is last into most collectives, and its host has more runnable tasks than cores. Other hosts
+    /// The rank enters most collectives last, and its host has more runnable tasks than cores. Other hosts
     /// do not.
     CpuPressure = "cpu_pressure", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: host CPUs oversubscribed"],
         [BUSY_HOST];
-    /// The rank is last into most collectives, and the driver reduces its GPU's clock: check temperature and
+    /// The rank enters most collectives last, and the driver reduces its GPU's clock: check temperature and
     /// power limit.
     GpuThrottled = "gpu_throttled", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: GPU clocks throttled"],
         [COMPARE];
-    /// The rank is last into most collectives and spends more time learning than the other ranks.
+    /// The rank enters most collectives last and spends more time learning than the other ranks.
     SlowCompute = "slow_compute", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: slower compute"],
         [COMPARE];
-    /// The rank is last into most collectives and spends more time in its RL environments than the other
+    /// The rank enters most collectives last and spends more time in its RL environments than the other
     /// ranks.
     SlowEnvironment = "slow_environment", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: slower RL environments"],
         [COMPARE];
-    /// The rank is last into most collectives, and no measurement differs from the other ranks.
+    /// The rank enters most collectives last, and no measurement differs from the other ranks.
     Late = "late", Straggler, Amber, Never,
         [Usual "{who} slows the run by {lost}%: cause unknown"],
         [COMPARE];
 
-    /// All ranks of a host may use only the same core, as the kernel reports, although the host has more.
+    /// The kernel restricts all ranks of a host to the same core, although the host has more.
     SharedCore = "shared_core", Straggler, Amber, Never,
         [Usual "all {count} ranks on {host} are bound to core {core}"],
         [advice("remove what binds them: `taskset`, `GOMP_CPU_AFFINITY`, a cpuset of Slurm or the container", "")];
@@ -752,18 +754,17 @@ reasons! {
             advice("use more data loader workers (`num_workers`), or preprocess and cache the data", ""),
             advice("use more environment workers, or cheaper environments", ""),
         ];
-    /// For three minutes in a row the run has made less than half of the iterations per minute that were usual
-    /// before.
+    /// For three minutes in a row, the run has made less than half of its usual iterations per minute.
     SlowRun = "slow_run", Straggler, Amber, Never,
         [Usual "the run slowed down: {now} iterations per minute, {before} before"],
         [
-            advice("compare iteration time, CPU and GPU with the time before in Charts (2)", ""),
+            advice("compare iteration time, CPU and GPU before and after in Charts (2)", ""),
             advice("check memory growth, throttling and input data", ""),
         ];
 
-    /// Ranks that share a model have different weights: their fingerprints differ after a step at which they
-    /// were equal before. A warning if only some weights differ, if they differ by rounding, if they were never
-    /// equal, or if they are averaged only now and then or never.
+    /// The weights of ranks that share a model have diverged: their fingerprints were equal and now differ. A
+    /// warning if only some weights differ, if the difference is rounding, if the weights were never equal, or if
+    /// they are averaged rarely or never.
     WeightsDiffer = "weights_differ", Drift, Red, Never,
         [
             Usual "weights of {who} differ from the other ranks at iteration {iteration}",
@@ -782,7 +783,7 @@ reasons! {
                     DistributedDataParallel module with `broadcast_buffers=True` (batch norm: SyncBatchNorm)",
                 "",
             ),
-            advice("no action needed if each rank is meant to normalize by its own data", ""),
+            advice("no action needed if each rank normalizes with its own data on purpose", ""),
         ];
     /// Weights are NaN or infinite after an optimizer step.
     WeightsNotFinite = "weights_not_finite", Drift, Red, Never,
@@ -816,12 +817,12 @@ reasons! {
     ValueDiverges = "value_diverges", Learning, Amber, Never,
         [Usual "value estimates diverge: {series} is {now}, but no return exceeds {returns}"],
         [SMALLER];
-    /// The latest three evaluations have lost more than half of what the best one had gained.
+    /// Each of the latest three evaluations has lost more than half of the best evaluation's gain.
     EvalRegressed = "eval_regressed", Learning, Amber, Never,
         [Usual "evaluation return fell from {best} (step {step}) to {now}"],
         [advice("look for other changes at that step in Charts (2)", ""), SMALLER];
-    /// All ranks report the same returns in every iteration, although these change: the ranks' environments have
-    /// the same seed, so that more ranks give no more experience.
+    /// All ranks report the same, changing returns in every iteration: their environments have the same seed, so
+    /// more ranks add no experience.
     EqualReturns = "equal_returns", Learning, Amber, Never,
         [Usual "all {count} ranks report the same returns: their environments have the same seed"],
         [advice("seed each rank's environments with RANKDECK_SEED plus RANK", "")];

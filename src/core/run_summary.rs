@@ -235,7 +235,7 @@ impl RunSummary {
         }
     }
 
-    /// What a restart of this run begins from; `silent`: not all of its hosts answer.
+    /// What a restart of this run begins from; `silent`: not all of its hosts respond.
     pub fn standing(&self, run: &str, running: bool, silent: bool) -> Standing {
         Standing {
             run: run.to_owned(),

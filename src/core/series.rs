@@ -1,4 +1,4 @@
-//! Bounded series of values over steps and time, for charts. When one is full, neighbours are merged, so that
+//! Bounded series of values over steps and time, for charts. When one is full, neighbors are merged, so that
 //! the whole run stays visible at one resolution: each point keeps the mean of its values and their extremes.
 //! Values that are NaN or infinite are counted and reported, but are not points.
 
@@ -20,7 +20,7 @@ pub struct Place {
     pub generation: Generation,
 }
 
-/// A value, or neighbours that were merged.
+/// A value, or neighbors that were merged.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SeriesPoint {
     /// Of the newest value behind it.
@@ -74,7 +74,7 @@ impl<'de> Visitor<'de> for PointVisitor {
 }
 
 impl SeriesPoint {
-    /// Two neighbours as one.
+    /// Two neighbors as one.
     pub fn merge(self, next: SeriesPoint) -> SeriesPoint {
         let count = self.count.saturating_add(next.count).max(1);
         let share = f64::from(next.count) / f64::from(count);
@@ -97,7 +97,7 @@ pub struct Series {
     /// Points of generations that went on beyond the step from which another one began, by generation and step.
     #[serde(default)]
     past: Vec<SeriesPoint>,
-    /// Values per point: it doubles when neighbours are merged, so that new points are not finer than old
+    /// Values per point: it doubles when neighbors are merged, so that new points are not finer than old
     /// ones.
     per_point: Doubling,
     newest: Option<f64>,
@@ -241,7 +241,7 @@ impl Series {
         }
     }
 
-    /// Keeps the bound of what was thrown away: neighbours of a generation are merged; where that is not
+    /// Keeps the bound of what was thrown away: neighbors of a generation are merged; where that is not
     /// enough, the oldest go.
     fn thin(&mut self) {
         while self.past.len() > CAPACITY {

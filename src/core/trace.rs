@@ -32,8 +32,8 @@ pub const LONGEST_HEADER: usize = 4096;
 const LONGEST_STATE: u64 = 256 << 20;
 /// Longest event, or lines of one, bytes; a message of an agent has at most a megabyte.
 const LONGEST_ENTRY: u64 = 8 << 20;
-/// Most bytes of all events of a segment: so many, or so many times its state. A console begins another segment
-/// at half of it.
+/// Most bytes of all events of a segment: an absolute number, or a multiple of its state, whichever is larger. A
+/// console starts another segment at half of it.
 const EVENTS: (u64, u64) = (8 << 20, 8);
 /// Most lines that one message may have; agents send far fewer.
 const MOST_LINES: u32 = 1 << 16;

@@ -1,4 +1,4 @@
-//! What the end of a run leaves of its work: whether the latest checkpoint holds it.
+//! The work that the end of a run saves or loses: whether the latest checkpoint holds it.
 //!
 //! Known checkpoints are those that ranks report and the files that agents find once no rank is left.
 //!

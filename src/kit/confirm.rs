@@ -1,4 +1,4 @@
-//! Asks before something that cannot be taken back: effects and choices; the selected choice is reversed and
+//! Asks for confirmation of an action that cannot be undone: effects and choices; the selected choice is reversed and
 //! bracketed, the first one does nothing and is the default.
 
 use crate::draw::Target;

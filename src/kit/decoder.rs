@@ -500,7 +500,7 @@ mod tests {
             let mut decoder = InputDecoder::default();
             decoder.push(bytes);
             assert_eq!(decoder.next_reply().as_deref(), Some(bytes));
-            // The escape has waited in vain, and was a key.
+            // The escape has waited without success, and was a key.
             decoder.push(b"\x1b");
             decoder.settle();
             decoder.push(&bytes[1..]);

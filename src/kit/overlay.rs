@@ -1,4 +1,4 @@
-//! Overlays: what lies over a page, as components on a stack.
+//! Overlays on top of a page, as components on a stack.
 //!
 //! A new overlay is a struct that implements [`Component`] in a file of its own, and one line in the
 //! screen's [`overlays!`](crate::overlays) list.
@@ -252,8 +252,8 @@ pub fn on_wheel<S: Screen>(
     with_top::<S>(state, now, |top, cx| top.on_wheel(model, rows, cx))
 }
 
-/// A click while an overlay is open: on a key hint it is that key, on something that the overlay drew it goes
-/// to the overlay, and beside what is only read it closes that. `None`: none is open.
+/// Handles a click while an overlay is open: on a key hint, it is that key; on the overlay, it goes to the overlay;
+/// outside of a read-only overlay, it closes that. `None`: no overlay is open.
 pub fn on_click<S: Screen>(
     model: &S::Model,
     state: &mut S::State,

@@ -1,4 +1,4 @@
-//! `rankdeck-trainer` as packages install it: starts where no libtorch is, and becomes the trainer.
+//! `rankdeck-trainer` as packages install it: starts without libtorch, and becomes the trainer.
 
 use clap::Parser;
 use rankdeck_envs::log::{print_line, warn};

@@ -133,7 +133,7 @@ pub fn pump(pipe: &mut dyn Pipe, link_io: &mut LinkIo) -> PumpExit {
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot send a message to the agent");
-                        let error = format!("cannot send an order: {error}");
+                        let error = format!("cannot send a command: {error}");
                         let hint = "reduce `launch.env`, `launch.command` or the number of ranks".into();
                         let refused = AgentMessage::Refused(HintedError { error, hint });
                         link_io.send_event(LinkEvent::Message(Box::new(refused)));

@@ -1,6 +1,6 @@
 //! Processes that hold GPUs or shared memory of a host, and whether they may be ended.
 //!
-//! - HOLD-1: a host ends a process only after it has decided again, on what it sees then; the console names it by
+//! - HOLD-1: a host ends a process only after it has decided again, on its current state; the console names it by
 //!   pid and start time.
 
 use rankdeck_types::error::HintedError;

@@ -155,7 +155,7 @@ impl BlockingProcess {
 }
 
 impl Obstacle {
-    /// Returns what tells it from others: its kind, and its path or address.
+    /// Returns its identity: its kind, and its path or address.
     pub fn name(&self) -> String {
         match self {
             Obstacle::FileLock { path, .. } => format!("lock {path}"),

@@ -332,7 +332,7 @@ struct Dictionary<'a, 'b> {
 }
 
 impl<'a> Dictionary<'a, '_> {
-    /// Reads entries up to the closing brace, or to what is none.
+    /// Reads entries up to the closing brace, or to the first text that is not an entry.
     fn read(&mut self, prefix: &str, depth: usize) -> Option<()> {
         loop {
             self.skip(|c| c.is_whitespace() || c == ',');
@@ -621,7 +621,7 @@ fn leading(text: &str) -> Option<(f64, usize)> {
         let Some(wrapper) = WRAPPERS.iter().find(|wrapper| text[at..].starts_with(**wrapper)) else { break };
         at += wrapper.len();
         at += text[at..].len() - text[at..].trim_start_matches(' ').len();
-        // One number of several is none.
+        // One number of a list is not a value.
         wrapped |= wrapper.ends_with('[') || *wrapper == "(";
     }
     // In a list, a comma stands between numbers.
@@ -658,7 +658,7 @@ fn leading(text: &str) -> Option<(f64, usize)> {
     ends(&rest[suffix..]).then_some((value * factor, at + suffix))
 }
 
-/// Digits with sign and exponent, with separators between groups of them if `grouped`, or a number that is none.
+/// Reads digits with sign and exponent, with separators between groups if `grouped`, or NaN or infinity.
 fn digits(text: &str, grouped: bool) -> Option<(f64, usize)> {
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'-' | b'+')));

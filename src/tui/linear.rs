@@ -273,12 +273,12 @@ impl Linear {
         match confirm.choices.iter().find(|choice| is_reply(choice)) {
             Some(choice) => match choice.action.clone() {
                 Some(action) => LineAnswer { lines: Vec::new(), actions: vec![action] },
-                None => LineAnswer::line("cancelled"),
+                None => LineAnswer::line("canceled"),
             },
             // Another word than those that were offered is a word of its own.
             None if of_lines().any(|(word, _)| word.name == reply) => {
                 let mut answer = self.handle_line(model, typed, now);
-                answer.lines.insert(0, "cancelled".into());
+                answer.lines.insert(0, "canceled".into());
                 answer
             }
             None => {

@@ -21,11 +21,11 @@ keys! {
     pub struct Experiment {
         /// Name and length of the run.
         run: Run,
-        /// What each rank runs, and what happens when no console is attached.
+        /// The command of the ranks, their code and variables, and how they are stopped.
         launch: LaunchConfig => "",
-        /// Arguments of your own program: any key, with a text, number, boolean or array. `lr = 3e-4` stands
-        /// where `{args.lr}` is in `launch.command` or `launch.env`; else it replaces the value of `--lr` or
-        /// `lr=` in the command; else `--lr=3e-4` is appended (`lr=3e-4` if the command has words such as
+        /// Arguments of your own program: any key, with a text, number, boolean or array. `lr = 3e-4` fills
+        /// `{args.lr}` in `launch.command` and `launch.env`. Without `{args.lr}`, it replaces the value of `--lr` or
+        /// `lr=` in the command. Otherwise `--lr=3e-4` is appended (`lr=3e-4` if the command has words such as
         /// `model.size=2`). `--set args.lr=1e-4` and `--sweep args.lr=1e-4,3e-4` set it, too.
         #[serde(default)]
         args: BTreeMap<String, String> [ValueKind::Arguments] = BTreeMap::new(),
@@ -45,7 +45,7 @@ keys! {
         checkpoint: CheckpointConfig => "",
         /// Detection of stuck, slow and diverging ranks.
         watch: WatchConfig => "",
-        /// What the console that launched the run does when a generation fails.
+        /// Automatic restarts of failed generations, by the console that launched the run.
         restart: Restart => "",
         /// Metrics of a program that does not report them. They are rank 0's values, not reduced over the
         /// ranks.
@@ -93,7 +93,7 @@ keys! {
         /// `{resume}` is the checkpoint's path on the rank's host; it is filled also in `command` and `env`,
         /// and empty in a generation that starts from scratch.
         resume: Vec<String> [Texts("words")] => "none",
-        /// Patterns of checkpoints with other names than `*.pt`, `*.pth`, `*.ckpt`, `*.zip`, `*.safetensors`,
+        /// Patterns of checkpoints that are not named `*.pt`, `*.pth`, `*.ckpt`, `*.zip`, `*.safetensors`,
         /// `checkpoint-*/` and directories of `*.distcp`: `out/*.bin`, relative to the directory in which
         /// ranks run. Without `/` they match any name.
         checkpoints: Vec<String> [Texts("patterns")] => "none",
@@ -127,7 +127,7 @@ keys! {
         on_disconnect: OnDisconnect = OnDisconnect::Keep,
         /// Seconds without a console before `on_disconnect = "stop"` stops the run.
         lease_s: f64 [SECONDS] = 30.0,
-        /// Signal that asks a program to end in a clean stop. After `stop_grace_s` it gets the other one of
+        /// First signal of a clean stop. After `stop_grace_s`, the program gets the other one of
         /// SIGTERM and SIGINT, if it handles that, then SIGKILL.
         stop_signal: Option<StopSignal> => "SIGTERM if the program handles it, else SIGINT",
         /// Seconds that a stop waits for each of its signals.
@@ -241,11 +241,11 @@ keys! {
         /// Wrappers, applied in this order to each environment: `module:callable`, called with the environment.
         wrappers: Option<Vec<String>> [Texts("`module:callable` strings")] => "none",
         /// Factory of a Gymnasium `VectorEnv` in place of single environments: `module:factory`, called with
-        /// `num_envs` and `env.kwargs`. `env.id` is its name only. For EnvPool, set `env.id = "envpool:Pong-v5"`
+        /// `num_envs` and `env.kwargs`. `env.id` is only its name. For EnvPool, set `env.id = "envpool:Pong-v5"`
         /// instead.
         vector: Option<String> [Text(&FACTORY)] => "none",
         /// Shared library with an environment of your own in C, Rust or another language, built against
-        /// `rankdeck_env.h`; relative to the ranks' directory. `env.id` is its name only. `env.kwargs` are passed to it
+        /// `rankdeck_env.h`; relative to the ranks' directory. `env.id` is only its name. `env.kwargs` are passed to it
         /// as JSON.
         library: Option<String> [Text(&PATH)] => "none",
         /// Side of the channels in image observations of Python environments: `first` for `[channels, height,
@@ -573,7 +573,7 @@ keys! {
         /// Directory of TensorBoard event files that rank 0 writes (scalars, histograms, images); relative
         /// to `workdir`.
         tensorboard: Option<String> [Text(&PATH)] => "none",
-        /// Series that stand for a meaning, such as `return = "rollout/my_score"`. Keys: `return`, `length`,
+        /// Series to use for a known quantity, such as `return = "rollout/my_score"`. Keys: `return`, `length`,
         /// `eval_return`, `eval_length`, `step`, `iteration`, `epoch`, `steps_per_s`, `learning_rate`,
         /// `loss`, `policy_loss`, `value_loss`, `entropy`, `kl`.
         names: BTreeMap<String, String> [Names("names of series")] => "by the usual names",

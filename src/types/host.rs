@@ -67,8 +67,8 @@ keys! {
         name: Option<String> [Text(&NAME)],
         /// Transport: built-in SSH, the system's `ssh` (non-interactive), or this machine.
         transport: Option<Transport> => "`\"ssh\"`",
-        /// Address or alias in `~/.ssh/config`. The other hosts get what the alias stands for; if that does
-        /// not serve, ranks use an address of the host that the others reach.
+        /// Address or alias in `~/.ssh/config`. The other hosts get the alias's HostName. If they cannot reach
+        /// it, ranks use another address of the host that they can reach.
         address: Option<String> [Text(&ADDRESS)] => "the name; `127.0.0.1` for local hosts",
         /// SSH port.
         port: Option<u16> [Integer(1..=65535)] => "`~/.ssh/config`, else 22",

@@ -1,4 +1,4 @@
-//! What a run promises, and which promises a program keeps.
+//! The promises of a run, and which of them a program keeps.
 //!
 //! A promise holds for the built-in trainer and for a user's program. [`Contract::of`] decides before a launch which
 //! ones the program keeps, and [`Contract::demand`] rejects what an option needs and the program lacks. Pure: callers
@@ -144,9 +144,9 @@ impl Promise {
             Promise::Evaluations => "evaluations are recorded, for the best return and scores of sweeps",
             Promise::Metrics => "values become charts, reports and exports",
             Promise::Checkpoints => "checkpoints are listed with path and step",
-            Promise::Stop => "a clean stop lets the program save, and shows what is lost",
+            Promise::Stop => "a clean stop lets the program save, and reports lost work",
             Promise::Resume => "a restart or a new run continues from a checkpoint",
-            Promise::End => "the end names the rank that failed first, and its error",
+            Promise::End => "the outcome names the first failure and its error",
             Promise::Results => "files of the run can be copied",
             Promise::Stuck => "a stuck rank is named, with the ranks that wait for it",
             Promise::Playback => "`play`, `eval` and `export` use its checkpoints",
@@ -201,7 +201,7 @@ impl Promise {
     fn refusal(self, kept: Kept) -> String {
         match (self, kept) {
             (Promise::Seed, Kept::Unknown) => {
-                "the source of the program is not readable here, and its command has \
+                "the source of the program is not readable on this machine, and its command has \
                                                no `{run.seed}`: the seed may not reach it"
                     .to_owned()
             }
@@ -211,7 +211,7 @@ impl Promise {
                     .to_owned()
             }
             (Promise::Resume, Kept::Unknown) => {
-                "the source of the program is not readable here, and its command \
+                "the source of the program is not readable on this machine, and its command \
                                                  has no `{resume}`: the checkpoint may not reach it"
                     .to_owned()
             }
@@ -416,7 +416,7 @@ impl Contract {
     pub fn caution(&self) -> Option<HintedError> {
         let term = self.term(Promise::Resume).filter(|term| term.kept != Kept::Yes)?;
         Some(HintedError::new(
-            "begins from scratch unless your program resumes by itself",
+            "starts from scratch unless your program resumes on its own",
             term.line.as_str(),
         ))
     }

@@ -217,7 +217,7 @@ fn picked_checkpoint_and_changed_key_show_their_plan() {
     assert_eq!(press(&model, &mut view, "\n"), []);
     let shown = screen(&model, &mut view);
     assert!(shown.contains("iter-100.ckpt") && shown.contains(&format!("{envs} -> {}", envs * 2)), "{shown}");
-    assert_eq!(press(&model, &mut view.clone(), "\n"), [], "the default is no");
+    assert_eq!(press(&model, &mut view.clone(), "\n"), [], "the default answer is 'no'");
     transcript.add("enter", &shown);
     let (from, num_envs) = order(press(&model, &mut view, "y"));
     assert_eq!((from.as_deref(), num_envs), (Some("/r/checkpoints/iter-100.ckpt"), Some(envs * 2)));

@@ -15,7 +15,7 @@
 //   ras (0): NCCL's RAS is not there; 1: it answers, as the version in `nccl` does; 2: it never answers
 //   utilization (50) process_utilization (20): their value may be `unsupported`
 //   capture_refused (0): no capture of a CUDA graph begins; capture_fails (0): none ends well
-//   mig (0): GPUs are divided; mig_instances (0): into so many instances each, MIG-... with the GPU's and the
+//   mig (0): GPUs are divided; mig_instances (0): number of instances of each, MIG-... with the GPU's and the
 //   instance's number as its last two digits; hide_pids (0): NVML reports pids of another namespace; idle (0):
 //   processes that were there before get no new samples of their use
 //   nvml (0): what NVML answers to the first call: 9 for no module in the kernel, 18 for one of another

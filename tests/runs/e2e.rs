@@ -356,7 +356,7 @@ fn one_signal_ends_attach_with_unread_stdout() {
     let pipe = watcher.stdout.take().unwrap();
     let mut waiting = 0i32;
     // SAFETY: fcntl takes integers; FIONREAD writes one integer.
-    wait_until("lines that nobody reads", 30, || unsafe {
+    wait_until("lines without a reader", 30, || unsafe {
         libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 4096);
         libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut waiting) == 0 && waiting > 0
     });

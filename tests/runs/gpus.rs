@@ -469,7 +469,7 @@ fn ranks_sharing_a_gpu_show_their_own_utilization() {
         of.sort_unstable();
         of
     };
-    // The fake's GPU is busy for 50 %; its processes use 20 % and 21 % of it.
+    // The fake's GPU is busy for 50%; its processes use 20% and 21% of it.
     console.wait_for("the share of each", 120, |line| {
         line["kind"] == "progress" && percent(line) == [Some(20), Some(21)]
     });

@@ -367,7 +367,7 @@ fn left_1_untagged_leftovers_are_found_after_a_kill() {
     }
 }
 
-/// By the command, and by the console that launched the run: somebody has stopped agents and guards.
+/// By the command, and by the console that launched the run: something else has stopped agents and guards.
 #[test]
 fn stop_resumes_stopped_agents() {
     for by_command in [true, false] {
@@ -442,7 +442,7 @@ fn host_without_the_runs_directory_is_unverified() {
     drop(console);
 }
 
-/// A run is stopped on the hosts that it was launched on, whatever the hosts file says now.
+/// A run is stopped on the hosts that it was launched on, whatever the hosts file now lists.
 #[test]
 fn run_is_stopped_where_it_was_launched() {
     let bench = Bench::new();

@@ -1,25 +1,25 @@
-"""Reports how training goes to rankdeck. One file without dependencies, for Python 3.8 or newer.
+"""Reports the progress of training to rankdeck. One file without dependencies, for Python 3.8 or newer.
 
     import rankdeck
 
     rankdeck.report(env_step=steps, loss=loss)       # on every rank, as often as you like
     rankdeck.eval(returns)                           # returns of the episodes of an evaluation
-    rankdeck.checkpoint("last.pt")                   # a file that is complete
-    rankdeck.histogram("actions", actions)           # how values are spread
-    rankdeck.image("seen", frame)                    # a picture: PNG, a path, an array
+    rankdeck.checkpoint("last.pt")                   # once the file is complete
+    rankdeck.histogram("actions", actions)           # a distribution of values
+    rankdeck.image("seen", frame)                    # an image: PNG, a path, an array
     if rankdeck.should_stop(): break                 # `rankdeck stop`, or a time limit
     torch.manual_seed(rankdeck.seed())               # `run.seed`, `--seeds`
-    env.reset(seed=rankdeck.seed(per_rank=True))     # the rank's own
+    env.reset(seed=rankdeck.seed(per_rank=True))     # differs per rank
 
-Ranks that rankdeck starts can import it as it is. To run the script elsewhere too, put this file next to it
-(`rankdeck client > rankdeck.py`): outside rankdeck its functions do nothing.
+Ranks can import it without installing it. To run the script without rankdeck as well, put this file next to it
+(`rankdeck client > rankdeck.py`); there, its functions do nothing.
 
 Rules:
-- CLIENT-1: no function raises for what it is given, waits for the agent, or takes longer while the agent is away.
+- CLIENT-1: no function raises because of its arguments, waits for the agent, or takes longer while the agent is away.
 - CLIENT-2: memory is bounded. Newer counters replace older ones; all other losses are counted and reported.
-- CLIENT-3: only the process that has imported this reports: its forks do not, and end on SIGTERM as ever.
-- CLIENT-4: a value that lies on a GPU is read at most four times a second.
-- CLIENT-5: of each histogram and picture a few are sent at once and then one a second; the others cost next to nothing
+- CLIENT-3: only the process that has imported this reports: its forks do not, and SIGTERM ends them as usual.
+- CLIENT-4: a value on a GPU is read at most four times a second.
+- CLIENT-5: a few of each histogram and image are sent at once, then one a second; the others cost next to nothing
   and are counted.
 """
 
@@ -44,28 +44,28 @@ _PERIOD = 0.25
 # Seconds that a connection may take, that the agent may take to read, and that the end of the program waits
 # for.
 _CONNECT, _SEND, _LAST = 1.0, 30.0, 1.0
-# Events that wait while the agent is away, their bytes; longest line of one without a picture, bytes.
+# Events that wait while the agent is away, their bytes; longest line of one without an image, bytes.
 _WAITING, _WAITING_BYTES, _LINE = 256, 4 << 20, 60_000
 # The chart of the returns.
 _RETURN = "charts/episodic_return"
 # Names of charts, and messages on stderr.
 _NAMES, _MESSAGES = 256, 8
-# Names of histograms and pictures; how many of a name are sent at once.
+# Names of histograms and images; how many of a name are sent at once.
 _LOGGED, _BURST = 48, {"histogram": 8, "image": 4}
-# Most bins, bytes and pixels, as the agent takes them.
+# Most bins, bytes and pixels that the agent accepts.
 _BINS, _PICTURE, _PIXELS, _SIDE = 64, 256 << 10, 4 << 20, 4096
 
 
 def report(
     env_step, values=None, *, train_iter=None, samples=None, episodes=None, updates=None, returns=None, **metrics
 ):
-    """Reports how far this rank is.
+    """Reports the progress of this rank.
 
-    `env_step` counts the environment steps of this rank alone since the run began. `returns` is the return of each
-    episode that has ended since the last call: a number or a sequence. Everything else is a value for a chart, which
-    rank 0's calls give, as keywords or as a mapping `values` for names such as `losses/policy`.
+    `env_step` counts the environment steps of this rank alone since the start of the run. `returns` has the returns of
+    episodes that ended since the last call: a number or a sequence. All other values are charts, taken from rank 0:
+    keywords, or a mapping `values` for names such as `losses/policy`.
 
-    As they stand, `train_iter` counts the calls, `samples` is `env_step`, and `episodes` counts `returns`.
+    By default, `train_iter` counts the calls, `samples` equals `env_step`, and `episodes` counts `returns`.
     """
     _guarded(_client.report, env_step, values, train_iter, samples, episodes, updates, returns, metrics)
 
@@ -73,49 +73,49 @@ def report(
 def eval(returns, lengths=None, *, env_step=None, train_iter=None, duration_s=0.0, stop=False):
     """Reports an evaluation: returns and lengths of its episodes. Only rank 0's calls count.
 
-    `env_step` counts the steps of all ranks; as it stands, it is that of the latest report times the number of
-    ranks. `stop` means that a goal was reached and the program is about to end.
+    `env_step` counts the steps of all ranks; by default, it is that of the latest report times the number of
+    ranks. `stop` reports that the stop value was reached and the program is about to end.
     """
     _guarded(_client.eval, returns, lengths, env_step, train_iter, duration_s, stop)
 
 
 def checkpoint(path, reason="latest", *, env_step=None, train_iter=None):
-    """Reports a checkpoint when its file is complete. Only rank 0's calls count."""
+    """Reports a checkpoint; call it once the file is complete. Only rank 0's calls count."""
     _guarded(_client.checkpoint, path, reason, env_step, train_iter)
 
 
 def histogram(name, values, *, env_step=None, train_iter=None):
-    """Reports how values are spread: a sequence of numbers or an array, or the pair `(edges, counts)`, in either order.
+    """Reports a distribution: a sequence of numbers, an array, or a pair `(edges, counts)` in either order.
 
-    Only rank 0's calls count. More than 64 bins become 64 of one width.
+    Only rank 0's calls count. More than 64 bins are merged into 64 of equal width.
     """
     _guarded(_client.histogram, name, values, env_step, train_iter)
 
 
 def image(name, picture, *, env_step=None, train_iter=None):
-    """Reports a picture: the bytes of a PNG or GIF, a path to one, rows of numbers from 0 to 255, or an array.
+    """Reports an image: the bytes of a PNG or GIF, a path to one, rows of numbers from 0 to 255, or an array.
 
-    An array has height x width, or these and 1, 3 or 4 channels, first or last; numbers with a fraction that are all
-    within 0 and 1 are shares of 255. Only rank 0's calls count. What takes more than 256 KiB is made smaller by
-    leaving pixels out, or refused where it is a file.
+    An array is height x width, optionally with 1, 3 or 4 channels first or last. Fractions from 0 to 1 are scaled to
+    255. Only rank 0's calls count. If the PNG of an array exceeds 256 KiB, rows and columns are dropped until it fits;
+    a larger file is rejected.
     """
     _guarded(_client.image, name, picture, env_step, train_iter)
 
 
 def should_stop():
-    """True once rankdeck has asked this rank to end: save, and leave the training loop.
+    """Returns true once rankdeck requests a stop: save, and leave the training loop.
 
-    From the first call on, one SIGTERM only makes this true, and a second one ends the program. It becomes true at
-    different moments on each rank: with collectives in the loop, reduce the answer over the ranks before you act on it.
+    From the first call on, the first SIGTERM only sets this flag, and a second one ends the program. Ranks receive a
+    stop at different times: if the loop has collectives, all-reduce the flag before you act on it.
     """
     return bool(_guarded(_client.should_stop))
 
 
 def seed(per_rank=False):
-    """The seed of the run (`run.seed`), equal on all ranks; 0 outside rankdeck.
+    """Returns the seed of the run (`run.seed`), equal on all ranks; 0 outside rankdeck.
 
-    With `per_rank`, a seed of this rank alone that follows from it, the same in each generation: for environments and
-    exploration, where the ranks must differ.
+    With `per_rank`, returns a seed derived for this rank, the same in each generation: for environments and
+    exploration, which must differ between ranks.
     """
     try:
         return int(os.environ.get("RANKDECK_RANK_SEED" if per_rank else "RANKDECK_SEED") or 0)
@@ -124,7 +124,7 @@ def seed(per_rank=False):
 
 
 def lost():
-    """How many events were lost so far."""
+    """Returns the number of lost events."""
     return _client.lost
 
 
@@ -299,7 +299,7 @@ class _Client:
         self._start()
 
     def _due(self):
-        """Histograms and pictures whose turn it is; at the end all."""
+        """Histograms and images that are due; at the end, all."""
         now = time.monotonic()
         for pace in list(self.logged.values()):
             with self.lock:
@@ -423,7 +423,7 @@ class _Client:
         return lines + list(events)
 
     def _read_refusals(self, stream):
-        """Prints the agent's refusals on stderr, which is the rank's log."""
+        """Prints the agent's rejections to stderr, which is the rank's log."""
         stream.settimeout(0.0)
         try:
             reply = stream.recv(65536)
@@ -440,7 +440,7 @@ class _Client:
                 pass
 
     def _finish(self):
-        """The program ends: its last words."""
+        """Sends the last events when the program ends."""
         if not self.is_active():
             return
         self.closed = True
@@ -463,7 +463,7 @@ _NONE = (0.0, 0, 0.0, 0.0)
 
 
 def _check_peer(stream):
-    """Events go to an agent of this user, or of root, and to no other user that has taken its place."""
+    """Accepts only an agent of this user or of root."""
     _, uid, _ = struct.unpack("iII", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
     if uid not in (os.geteuid(), 0):
         raise PermissionError(f"the socket belongs to user {uid}")
@@ -491,7 +491,7 @@ def _backend():
 
 
 class _Pace:
-    """How many of one name may be made, and sent (CLIENT-5)."""
+    """Limits how many of one name are made and sent (CLIENT-5)."""
 
     def __init__(self, burst, now):
         self.burst, self.event = burst, None
@@ -516,7 +516,7 @@ class _Pace:
 
 
 def _array(values):
-    """An array of numpy's, where that is loaded and knows what is given."""
+    """A NumPy array, if NumPy is loaded and converts the value."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(values, "__array__"):
         return None, None
@@ -582,7 +582,7 @@ def _bins(values):
 
 
 def _fewer(edges, counts):
-    """As many bins as the agent takes; each gets its share of those that reach into it."""
+    """Merges bins to the number that the agent accepts; a bin that spans two is split by its share."""
     if len(counts) > _BINS:
         low, high = edges[0], edges[-1]
         wide, few = (high - low) / _BINS, [0.0] * _BINS
@@ -596,7 +596,7 @@ def _fewer(edges, counts):
 
 
 def _short(number):
-    """With fewer digits, where that is nearly the same."""
+    """Rounds numbers where that hardly changes them."""
     return float("%.9g" % number)
 
 
@@ -622,7 +622,7 @@ def _picture(picture):
 
 
 def _rows(picture):
-    """The rows of a picture as bytes, and how many stand for a pixel."""
+    """The rows of an image as bytes, and the number of bytes per pixel."""
     numpy, array = _array(picture)
     if array is not None:
         if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):

@@ -190,7 +190,7 @@ fn take_turn(turn: BenchmarkTurn, clock: &TurnClock<'_>, arrivals: &Arrivals) ->
     }
     let question = clock.question;
     let Some(peer) = question.peers.iter().find(|peer| peer.node == turn.peer) else {
-        return Some(failed(turn.peer, "", "the console named no address"));
+        return Some(failed(turn.peer, "", "the console sent no address"));
     };
     Some(match call(peer, turn.turn, question, latest) {
         Ok((stream, address)) => {
@@ -257,7 +257,7 @@ impl Arrivals {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no connection in time"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out"));
             }
             (waiting, _) = self.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner);
         }
@@ -363,7 +363,7 @@ fn call(
 ) -> io::Result<(TcpStream, SocketAddr)> {
     let addresses: Vec<SocketAddr> = (peer.address.as_str(), 0u16).to_socket_addrs()?.collect();
     loop {
-        let mut error = io::Error::new(io::ErrorKind::NotFound, "no address to call");
+        let mut error = io::Error::new(io::ErrorKind::NotFound, "no address to connect to");
         for address in &addresses {
             for port in &peer.ports {
                 let address = SocketAddr::new(address.ip(), *port);
@@ -419,7 +419,7 @@ impl TimedStream {
 }
 
 fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the transfer did not end in time")
+    io::Error::new(io::ErrorKind::TimedOut, "the transfer timed out")
 }
 
 fn in_time(error: io::Error) -> io::Error {
@@ -589,7 +589,7 @@ struct BenchmarkRing {
 fn ring(question: &BenchmarkQuestion, until: Instant, arrivals: &Arrivals) -> io::Result<BenchmarkRing> {
     let (node, hosts) = (question.node, question.hosts);
     let (next, previous) = ((node + 1) % hosts, (node + hosts - 1) % hosts);
-    let missing = || io::Error::new(io::ErrorKind::NotFound, "the next host cannot be called");
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "cannot connect to the next host");
     let peer = question.peers.iter().find(|peer| peer.node == next).ok_or_else(missing)?;
     let (next, _) = call(peer, RING, question, until)?;
     let previous = arrivals.wait(previous, RING, until)?;
@@ -697,8 +697,8 @@ fn write_file(workdir: &Path, size: u64) -> DiskFinding {
     let runs = workdir.join("runs");
     let refused = trust::check_run(&runs, &runs).err().map(|failure| failure.error);
     let needed = size.saturating_mul(2);
-    let full = (found.free < needed)
-        .then(|| format!("only {} free, {} are needed", bytes(found.free), bytes(needed)));
+    let full =
+        (found.free < needed).then(|| format!("only {} free, {} needed", bytes(found.free), bytes(needed)));
     finding.error = found.error.or(refused).or(full);
     if finding.error.is_none() {
         finding.error = try_write(workdir, size, &mut finding).err().map(|error| error.to_string());

@@ -265,7 +265,7 @@ impl Network<'_> {
         let known = question.peers.iter().filter(|peer| peer.node == 0).flat_map(|peer| peer.others.clone());
         let known: Vec<IpAddr> = known.filter(|_| unresolved.is_some()).collect();
         let peers = || question.peers.iter().filter_map(|peer| (self.resolve)(&peer.address).ok()).flatten();
-        // Who is called without calling back has no address that leads to the callers.
+        // A host that is called but cannot call back has no address that reaches the callers.
         let one_sided = question.peers.is_empty() && question.expect > 0;
         let apart = one_sided || peers().any(|ip| !ip.is_loopback());
         let usable = |ip: &IpAddr| !apart || !ip.is_loopback();
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "what was made is removed");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(disk(&file.join("below")).error.is_some(), "a file is no folder");
+        assert!(disk(&file.join("below")).error.is_some(), "a file is not a directory");
     }
 
     #[test]

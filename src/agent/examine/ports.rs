@@ -1,4 +1,4 @@
-//! Can the hosts of a run reach each other?
+//! Tests whether the hosts of a run can reach each other.
 //!
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
 //! theirs, so that one command per host is enough; a few bytes of a token prove that it was the other

@@ -1,11 +1,10 @@
-//! The program that ranks will run: is it there as a rank would find it, and which Python and torch are
-//! behind it? The same for the Python environment of the built-in trainer's worker: are its packages there, is the id
-//! known, and which actions does it take?
+//! Checks the program that ranks will run: whether a rank would find it, and which Python and torch it uses. Checks
+//! the Python environment of the built-in trainer's worker as well: its packages, the id, and the kind of actions.
 //!
 //! Owner: one preflight. The shell, the environment and the directory are those of a rank; nothing imports
 //! torch, whose version is read from its files.
 //!
-//! Which code ranks will run: the hash of what was pushed, or of the script and its other ranks where nothing
+//! The code that ranks will run: the hash of what was pushed, or of the script and its other ranks where nothing
 //! is pushed.
 //!
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never

@@ -73,7 +73,7 @@ impl ProcessTable {
     pub fn facts(&self, stat: &ProcStat) -> Facts {
         let uid = owner(stat.pid);
         if uid != Some(trust::own_uid()) {
-            let user = uid.map_or_else(|| "a user that this host does not show".to_owned(), trust::user_name);
+            let user = uid.map_or_else(|| "a user not visible on this host".to_owned(), trust::user_name);
             return Facts { other_user: Some(user), ..Facts::default() };
         }
         let terminal = self.has_terminal(stat);
@@ -102,10 +102,10 @@ impl ProcessTable {
         self.stats.get(&pid).is_some_and(|stat| !stat.is_gone())
     }
 
-    /// The living parent. The first process of this host, or of its container, takes what has lost its own.
+    /// The living parent. The first process of this host, or of its container, adopts processes whose parent has exited.
     fn parent(&self, stat: &ProcStat) -> Option<(u32, String)> {
         match stat.ppid {
-            0 => Some((0, "outside of this host's view".into())),
+            0 => Some((0, "not visible on this host".into())),
             1 => None,
             ppid => self
                 .stats
@@ -118,7 +118,7 @@ impl ProcessTable {
     /// The leader of its session, which lives.
     fn session(&self, stat: &ProcStat) -> Option<String> {
         if stat.session == 0 {
-            return Some("its session began outside of this host's view".into());
+            return Some("its session leader is not visible on this host".into());
         }
         let leader = self
             .stats
@@ -148,7 +148,7 @@ impl ProcessTable {
         Some(format!("its login is open: {} (pid {})", open.comm, open.pid))
     }
 
-    /// Whether a Slurm job has not ended. What cannot be known counts as alive.
+    /// Whether a Slurm job has not ended; `true` if that cannot be determined.
     fn job_lives(&self, job: &str) -> bool {
         if let Some(known) = self.slurm_jobs.borrow().get(job) {
             return *known;
@@ -346,7 +346,7 @@ const DESCRIPTORS: usize = 65_536;
 const CONTROL: &str = "/dev/nvidiactl";
 const SHM: &str = "/dev/shm/";
 
-/// What each process uses of which GPU, by the driver; empty without one, or where it does not answer.
+/// What each process uses of which GPU, by the driver; empty without one, or where it does not respond.
 pub(super) fn gpu_shares() -> BTreeMap<u32, Vec<GpuShare>> {
     let sampled = examine::bounded(DRIVER, || {
         nvml::load().map(|nvml| nvml::sample(&nvml, &mut Shares::default())).unwrap_or_default()

@@ -85,7 +85,7 @@ fn holders(workdir: &Path, mut by_driver: BTreeMap<u32, Vec<GpuShare>>) -> Vec<H
         pid,
         gpus,
         status: HolderStatus::OtherUser,
-        why: "this host does not show the process".into(),
+        why: "the process is not visible on this host".into(),
         ..Holder::default()
     }));
     found
@@ -272,8 +272,7 @@ struct Facts {
 
 /// The status of a process, and what it follows from.
 ///
-/// Whoever is not proven to be a leftover is never ended by `--free`, and whoever has a reason to be there is
-/// ended by nothing.
+/// `--free` ends only proven leftovers, and nothing ends a process that has a reason to exist.
 fn decide(facts: &Facts) -> (HolderStatus, String) {
     if let Some(user) = &facts.other_user {
         return (HolderStatus::OtherUser, format!("it belongs to {user}"));

@@ -279,7 +279,7 @@ class Page:
             words[_LOCK] += 1
 
     def step(self):
-        """An optimiser step ends: the iteration of a script without other reports."""
+        """An optimizer step ends: the iteration of a script without other reports."""
         with self.lock:
             world = self.groups.get("world")
             if world is not None:
@@ -350,7 +350,7 @@ def is_beside():
 
 
 def _planned():
-    """How many ranks the plan has, as the rank's first interpreter was given it: launchers set the variable anew for what they start."""
+    """The number of ranks in the plan, from the environment of the rank's first interpreter: launchers overwrite it for their children."""
     try:
         with open("/proc/%s/environ" % os.environ["RANKDECK_FIRST_PYTHON"], "rb") as file:
             given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))

@@ -577,7 +577,7 @@ fn average_of_a_number_synchronizes_no_weights() {
     assert!(taken.len() == 8 && taken.iter().all(|taken| !taken.synced), "{taken:?}");
 }
 
-/// Two ranks: messages that are posted and waited for, and one that rank 0 waits for in vain.
+/// Two ranks: messages that are posted and waited for, and one that rank 0 waits for without success.
 const POSTS: &str = r#"
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -614,7 +614,7 @@ fn posted_message_that_is_waited_for_shows_its_peer() {
     });
 }
 
-/// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for in vain.
+/// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for without success.
 const TALKS: &str = r#"
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -1008,7 +1008,7 @@ fn hook_9_ranks_of_its_own_are_reported_without_a_page() {
     let launched =
         "if os.fork() == 0:\n    dist.init_process_group(rank=0, world_size=1)\n    os._exit(0)\nos.wait()\n";
     assert_eq!(inner_ranks(launched), (vec![], true));
-    // A second one beside it.
+    // A second one next to it.
     let beside = "ready, told = os.pipe()\nover, end = os.pipe()\nif os.fork() == 0:\n    \
                   dist.init_process_group(rank=0, world_size=1)\n    os.write(told, b'1')\n    os.read(over, 1)\n    \
                   os._exit(0)\nos.read(ready, 1)\nif os.fork() == 0:\n    \

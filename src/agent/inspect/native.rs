@@ -35,7 +35,7 @@ pub(crate) fn copy(pid: u32, tid: u32) -> Result<StackSnapshot, String> {
     let call = syscall::call(pid, tid).ok_or("the kernel hides its registers from this user")?;
     if call.sp != 0 {
         let stack = memory::read(pid, call.sp, STACK_BYTES).map_err(|error| format!("its stack: {error}"))?;
-        // It may have moved on in between: then what was copied fits no stack pointer.
+        // The thread may have continued in between: then the copy matches no stack pointer.
         if syscall::call(pid, tid) == Some(call) {
             return Ok(StackSnapshot { ip: call.pc, sp: call.sp, bp: 0, stack });
         }
@@ -204,7 +204,7 @@ mod seize {
 mod seize {
     //! Running threads are read on x86-64 only.
 
-    /// Says so.
+    /// Returns an error on other processors.
     pub fn copy(_: u32, _: u32) -> Result<super::StackSnapshot, String> {
         Err("stacks of running threads are read on x86-64 only".into())
     }
@@ -267,7 +267,7 @@ mod tests {
         drop(LOCK.lock());
     }
 
-    /// Uses the register of the frame pointer for something else, as optimised code does.
+    /// Uses the register of the frame pointer for something else, as optimized code does.
     #[inline(never)]
     fn calls_with_another_value_in_rbp() {
         // SAFETY: the register is put back; the called function is an ordinary one and the stack is aligned

@@ -105,7 +105,7 @@ pub(crate) struct RasStatus {
     pub abort_flag: bool,
 }
 
-/// A member that did not answer.
+/// A member that did not respond.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct MissingMember {

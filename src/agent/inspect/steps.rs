@@ -330,7 +330,7 @@ fn wait(
     call
 }
 
-/// Describes a wait, which need not be the one that was known.
+/// Describes a wait, which may differ from the one found earlier.
 fn describe_wait(
     pid: u32,
     wait: MainThreadWait,
@@ -357,7 +357,7 @@ fn describe_wait(
         (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits);
         found.blocked_on = path.or(found.blocked_on.take());
         if named.is_some() {
-            // What was known without the memory lacks the name that was asked for.
+            // Without the memory, the queried name was unknown.
             let known = found.obstacle.take().filter(|known| !matches!(known, Obstacle::NameServer { .. }));
             found.obstacle = known.or(beneath).or(named);
         }

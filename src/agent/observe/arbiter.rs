@@ -1,4 +1,4 @@
-//! Decides from which source a series comes, where several have it. Pure.
+//! Selects the source of a series that several sources have. Pure.
 //!
 //! A program may report a return, write it to an event file and print it. Charts would show it twice, and the numbers
 //! of pages would alternate.

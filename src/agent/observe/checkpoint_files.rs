@@ -229,7 +229,7 @@ struct FilesState {
     /// What ranks write in the directory that they work in.
     writers: Option<WriterLog>,
     stopping: bool,
-    /// Ranks write where this process cannot see it.
+    /// Ranks write to places that this process cannot read.
     hidden: bool,
     since: Option<SystemTime>,
     /// The run's directory; other runs' directories next to it are not searched.
@@ -435,7 +435,7 @@ impl CheckpointFiles {
                 modified,
             })
             .collect();
-        // Whatever is complete is reported, or known already.
+        // Complete files are reported, or known already.
         let is_settled = |found: &&FoundCheckpoint| {
             now.duration_since(found.modified).is_ok_and(|age| age >= SETTLED_FOLDER)
         };
@@ -886,7 +886,7 @@ mod tests {
         assert!(steps.0.len() <= StepHistory::MOST);
     }
 
-    /// The checkpoints that are recorded, by name, when so many seconds have passed.
+    /// The checkpoints that are recorded after `later` seconds, by name.
     fn recorded(files: &CheckpointFiles, made: &Path, later: u64) -> Vec<String> {
         let found = files.completed(SystemTime::now() + Duration::from_secs(later));
         names(&found, made)

@@ -1,4 +1,4 @@
-//! GPUs as NVML shows them, and those of them that programs of this user see.
+//! GPUs as NVML shows them, and those that are visible to programs of this user.
 //!
 //! Owner: one thread that polls once a second and publishes the latest result: a failing driver may block a
 //! call for many seconds, and nothing else may wait for that.
@@ -29,7 +29,7 @@ const XIDS: usize = 8;
 
 /// What is asked of a driver; a test has one of its own.
 pub(crate) trait GpuDriver {
-    /// Every GPU that it shows now; `None` when it does not answer.
+    /// Every GPU that it shows now; `None` when it does not respond.
     fn gpus(&mut self) -> Option<Vec<GpuSample>>;
 
     /// Waits for at most that long and gives the first error report of that time: unique name of the GPU and

@@ -2,7 +2,7 @@
 //!
 //! A carriage return starts the line again, as progress bars do. "Cursor up" opens lines again that had ended:
 //! bars below each other. From then on, the rows of that display are a window: a row is a line once it leaves the
-//! window at its top, and what was written over is none. Without such sequences, each line is given at its newline.
+//! window at its top, and overwritten rows are not lines. Without such sequences, each line is given at its newline.
 //!
 //! - SPLIT-1: a line has the number of its newline in the output, so numbers grow, and those of rows that were
 //!   written over are left out.

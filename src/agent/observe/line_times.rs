@@ -168,7 +168,7 @@ impl LineTimesWriter {
         self.append(&format!("older {bytes}\n"));
     }
 
-    /// What cannot be written is not known later; the log itself does not suffer.
+    /// Appends times. If that fails, they are missing later; the log itself is not affected.
     fn append(&mut self, text: &str) {
         let file = trust::open(&self.path, OpenOptions::new().append(true).create(true));
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));

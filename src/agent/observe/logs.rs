@@ -378,7 +378,7 @@ impl LogTailer {
         if !std::mem::replace(&mut self.flooded, true) {
             let path = self.path.display();
             self.news.push(format!(
-                "lines of {path} are left out: they are written faster than this host can read"
+                "lines of {path} were skipped: they are written faster than this host can read"
             ));
         }
         Ok(())
@@ -760,7 +760,7 @@ mod tests {
                 ["rank0.log", "rank0.log.1"].map(|name| std::fs::read(folder.path().join(name)).unwrap());
             assert!(texts[0].len() < 1 << 20 && (3 << 20..=6 << 20).contains(&texts[1].len()));
             assert!(!texts.concat().windows(6).any(|bytes| bytes == b"s3cret"));
-            // About as many as there would be in so many bytes.
+            // About as many lines as these bytes hold.
             let expected = length / line.len() as u64;
             assert!((expected / 2..expected * 2).contains(&tail.next), "{} of {expected}", tail.next);
             assert_eq!(
@@ -920,7 +920,7 @@ mod tests {
             file.write_all(part.as_bytes()).unwrap();
             tail.round(&mut |batch: LineBatch| lines.extend(batch.lines));
         }
-        // More than one round takes in is counted only, and hidden all the same.
+        // More than one round takes in is counted only, and hidden anyway.
         let flood = "x s3cret-value\n".repeat(600_000);
         file.write_all(b"\n").unwrap();
         file.write_all(flood.as_bytes()).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Owner: the agent of rank 0's host, one thread. Files are those that the program's processes hold open, and event
 //! files below the directory of `metrics.tensorboard`. Invariants:
-//! - LOGGED-1: at most [`FILES`] files, and per file and poll [`STEPS`] records. A file that is not what its name
-//!   says is left alone.
+//! - LOGGED-1: at most [`FILES`] files, and per file and poll [`STEPS`] records. A file whose content does not
+//!   match its name is ignored.
 
 use crate::observe::logged_media::LoggedMedia;
 use crate::observe::media_limiter::MediaLimiter;

@@ -1,7 +1,7 @@
 //! Finds the files in which a program logs values: those that its processes hold open for writing.
 //!
-//! That a process of the rank has it open makes a file the run's own, whatever its directory is called and whoever
-//! else writes there.
+//! A file belongs to the run if a process of the rank has it open, whatever its directory is and whichever other
+//! processes write there.
 //!
 //! - OPENLOG-1: one scan reads at most [`PROCESSES`] processes and [`DESCRIPTORS`] descriptors of each. Links are
 //!   read; only what looks like a log is opened, by the descriptor, so that it is the same file in a container.

@@ -1,4 +1,4 @@
-//! Whether anybody opens the checkpoint that a generation resumes from: the kernel reports it by inode (inotify), so
+//! Detects whether a rank opens the checkpoint that a generation resumes from: the kernel reports it by inode (inotify), so
 //! that a load which takes a moment is not missed.
 //!
 //! Owner: the thread that prepares a launch makes it, after everything of the agent that reads the checkpoint.

@@ -1,4 +1,4 @@
-//! Gauges: the host, its ranks with their process trees and status pages, its GPUs. A round is taken four
+//! Samples: the host, its ranks with their process trees and status pages, its GPUs. A round is taken four
 //! times a second, and half as often while every rank's page moves: each round takes CPU time from the ranks.
 //! In a large world it is once a second then ([`calm_round`]).
 //!

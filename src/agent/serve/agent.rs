@@ -1,5 +1,5 @@
-//! The agent of one node of a run: passes what happens to the parts that it concerns, and carries out what
-//! follows.
+//! The agent of one node of a run: passes events to the parts that they concern, and executes the
+//! consequences.
 //!
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
 //! rank: those have threads or tasks of their own and report through bounded channels.
@@ -210,7 +210,7 @@ impl Agent {
         false
     }
 
-    /// Takes in what an event of a rank reveals, and adds what only this host knows.
+    /// Applies an event of a rank, and adds data that only this host has.
     fn take_in(&mut self, rank: Rank, event: &mut RankEvent) {
         let now = self.supervisor.now();
         let mut lifecycle = self.lifecycle.borrow_mut();
@@ -394,7 +394,7 @@ impl Agent {
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
             let secrets = LogSecrets::from_launch(&spec, &private);
             self.observers.start(&spec, ranks, paths, secrets);
-            // Until it is known where ranks work.
+            // Until the working directories of the ranks are known.
             let patterns = &spec.plan.experiment.launch.checkpoints;
             self.checkpoints.begin(
                 self.settings.workdir.clone(),

@@ -703,7 +703,7 @@ impl ConsolePlacements {
             self.orders = Some(orders);
         }
         let sent = self.orders.as_ref().is_some_and(|orders| orders.try_send((request, order)).is_ok());
-        if sent { Ok(()) } else { Err(busy("too many orders wait".to_owned())) }
+        if sent { Ok(()) } else { Err(busy("too many pending requests".to_owned())) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `agent start`: finds the agent of a run on this host, or makes one that nothing can take down with it.
+//! `agent start`: finds the agent of a run on this host, or starts one that survives its starter.
 //!
 //! Owner: a short-lived process. A lock next to the sockets orders two that run at once.
 //! Invariants:

@@ -1,4 +1,4 @@
-//! What the agent observes of its ranks: samples, log lines, metrics, events, inspections.
+//! The agent's observations of its ranks: samples, log lines, metrics, events, inspections.
 //!
 //! Owner: the agent's loop. Every source has a thread or tasks of its own.
 

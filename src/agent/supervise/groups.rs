@@ -235,7 +235,7 @@ impl Drop for SparedHelper<'_> {
 impl Helpers {
     /// Starts one. The thread that reaps this process's children reaps it.
     pub fn spawn(&self, command: &mut Command) -> io::Result<(Child, SparedHelper<'_>)> {
-        // A scan must not see it without knowing whose it is.
+        // A scan must not find it before it is registered.
         let mut known = self.lock();
         let child = spawn(command)?;
         let pid = child.id();

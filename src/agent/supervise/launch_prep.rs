@@ -1,4 +1,4 @@
-//! Gets a host ready for a launch: the console's variables, directories, the resolved experiment, the ranks' working
+//! Prepares a host for a launch: the console's variables, directories, the resolved experiment, the ranks' working
 //! directory with their code, libtorch, the trainer.
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing;
@@ -175,7 +175,7 @@ impl PreparedHost {
         own.extend(self.private.secret.iter().map(|secret| (GroupSecret::VARIABLE, secret.to_hex().into())));
         let requested = RequestedVariables::new(&plan.experiment.filled_launch(), &self.host.host);
         if !requested.is_empty() {
-            // Who shows an environment leaves their values out (REACH-1).
+            // Displays of an environment omit their values (REACH-1).
             own.push((HIDDEN, requested.names().collect::<Vec<_>>().join(",").into()));
         }
         own.extend(spec.resume_path().map(|resume| ("RANKDECK_RESUME", resume.into())));

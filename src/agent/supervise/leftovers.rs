@@ -1,4 +1,4 @@
-//! What agents of a node may have left: everything that leads to their processes when agent and guard are
+//! Traces of the agents of a node: everything that leads to their processes when agent and guard are
 //! gone.
 //!
 //! Owner: the next agent, `agent list` and `agent sweep`. A process that was forked twice, has its own

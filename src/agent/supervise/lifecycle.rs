@@ -1,4 +1,4 @@
-//! The life of a generation on one host, as a pure state machine: what happened goes in, what to do comes
+//! The lifecycle of a generation on one host, as a pure state machine: events go in, actions come
 //! out.
 //!
 //! Owner: the agent's loop, which carries out the [`LifecycleAction`]s. Times are milliseconds on the agent's
@@ -184,7 +184,7 @@ impl Lifecycle {
         self.blocked = sample.ranks.iter().filter(is_blocked).map(|rank| rank.rank).collect();
     }
 
-    /// A rank's main program has returned: how its interpreter exits says nothing about its work.
+    /// A rank's main program has returned: the exit of its interpreter does not affect its result.
     pub fn returned(&mut self, rank: Rank, has: bool) {
         if let Some(life) = self.life(rank) {
             life.returned = has;
@@ -554,7 +554,7 @@ impl Lifecycle {
     ) -> Vec<LifecycleAction> {
         let order = RecordEvent::StopOrdered { mode, by: by.to_owned(), ends };
         let times = self.times_of(mode, grace_ms, now);
-        // Where the order changes nothing here, consoles read of the end all the same.
+        // Where the order changes nothing here, consoles read of the end anyway.
         let is_news = ends && (!self.ended || self.stage == SupervisionStage::Over);
         let unchanged = || -> Vec<LifecycleAction> {
             is_news.then(|| LifecycleAction::record(order.clone())).into_iter().collect()

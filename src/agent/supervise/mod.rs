@@ -1,4 +1,4 @@
-//! Starting ranks, watching them end, stopping them, and verifying that nothing of them is left.
+//! Starting ranks, watching them end, stopping them, and verifying that no process is left.
 //!
 //! ```text
 //! supervisor    executes the lifecycle's actions

@@ -1,9 +1,9 @@
 //! Sets a script's known checkpoints aside before its next generation starts: those that ranks reported, and
 //! those that were found.
 //!
-//! A script writes its checkpoints where it likes, and often over the ones before. What a generation does not
-//! continue moves to `genM/` next to it, M being the generation that wrote it last. What it continues stays
-//! where it is; what it would write over gets a copy in `genM/`: a name without a number, or one that was
+//! A script writes its checkpoints to any place, and often overwrites the previous ones. A checkpoint that a generation
+//! does not continue moves to `genM/` next to it, M being the generation that wrote it last. One that it continues
+//! stays; one that it would overwrite gets a copy in `genM/`: a name without a number, or one that was
 //! written before. Copies that rankdeck made for an earlier generation are removed if they are not continued.
 //!
 //! Other runs may work in the same directory. What one of them wrote last stays where it is.

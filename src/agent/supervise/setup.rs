@@ -1,4 +1,4 @@
-//! What comes before a rank, as one shell script that ends in the rank's program. Pure, but for the choice of
+//! The setup of a rank, as one shell script that ends in the rank's program. Pure, but for the choice of
 //! the shell.
 //!
 //! Owner: launches, and the preflight that tries the same script. Invariants:
@@ -32,12 +32,12 @@ pub(crate) struct ScriptContext<'a> {
     pub probe_only: bool,
 }
 
-/// What a container needs besides image and command.
+/// Settings of a container, apart from image and command.
 #[derive(Default)]
 pub(crate) struct Container<'a> {
-    /// A name that nothing else has.
+    /// A unique name.
     pub name: String,
-    /// Directories that it sees under their own names.
+    /// Directories mounted under the same paths.
     pub folders: Vec<&'a Path>,
     /// Variables that it inherits.
     pub variables: Vec<OsString>,

@@ -1,4 +1,4 @@
-//! Asks the programs of ranks to end, below the shells and starters that wait for them.
+//! Asks the programs of ranks to end, below the shells and launchers that wait for them.
 //!
 //! Owner: the supervisor; the work is done on threads of its own. Invariants:
 //! - ASK-1: a shell is held from before its mains get their signal until all of them have ended. Then it gets

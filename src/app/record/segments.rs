@@ -408,7 +408,7 @@ impl RecordingQueue {
         if self.jobs.take().is_some() && self.over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             let bytes = self.shared.waiting.load(Ordering::Relaxed);
             tracing::error!(
-                "the recording is incomplete: the disk did not accept {bytes} bytes in {patience:?}"
+                "the recording is incomplete: {bytes} bytes were not written to disk within {patience:?}"
             );
         }
     }

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 const DRILL_CODES: &str = "Exit codes:
-  0    every case was named, kept its checkpoint and left nothing behind
-  1    a case was not
+  0    every case passed or was skipped
+  1    a case failed
   2    invalid usage or configuration, or a run of yours is live on the hosts
   3    a host failed a preflight check or is unreachable
   130  interrupted: the run of the case was stopped";
@@ -61,8 +61,8 @@ pub(crate) struct RunArgs {
     pub(crate) detach: bool,
     /// Start from a checkpoint: RUN[:latest|:best|:ITERATION], or a path
     ///
-    /// RUN may be a prefix, `@last` or `NAME~1`. A path refers to a file on rank 0's host; that of your own program
-    /// may be on any host of the run. `best` and ITERATION exist only for the built-in trainer.
+    /// RUN may be a prefix, `@last` or `NAME~1`. A path is on rank 0's host or, for your own program, on any host of
+    /// the run. `best` and ITERATION exist only for the built-in trainer.
     #[arg(long, value_name = "RUN[:CHECKPOINT]|PATH", value_parser = parse_checkpoint, help_heading = "Checkpoints")]
     pub(crate) from: Option<CheckpointSource>,
     /// Start a new run from the latest checkpoint of this experiment
@@ -72,7 +72,7 @@ pub(crate) struct RunArgs {
     pub(crate) carry_on: bool,
     /// Copy checkpoints of up to GB between hosts without a prompt [default: 2]
     ///
-    /// For your own program, which needs the files on every host. Sets `launch.max_copy_gb`.
+    /// For your own program, whose checkpoints must be on every host. Sets `launch.max_copy_gb`.
     #[arg(long, value_name = "GB", value_parser = parse_gb, help_heading = "Checkpoints")]
     pub(crate) max_copy_gb: Option<f64>,
     /// Exclude a host
@@ -130,7 +130,7 @@ pub(crate) enum DrillCase {
     Freeze,
     /// Kill the last rank (SIGKILL)
     Kill,
-    /// Let the last rank run a fifth of the time
+    /// Limit the last rank to a fifth of the time
     Slow,
     /// Raise an exception in the last rank (Python only)
     Exception,
@@ -183,7 +183,7 @@ pub(crate) struct DrillArgs {
     pub(crate) only: Vec<DrillCase>,
     /// Longest training before each fault, in seconds
     ///
-    /// A case strikes earlier once the ranks make steps and, where it matters, have saved a checkpoint.
+    /// The fault comes earlier if the ranks make steps and, for cases that need one, have saved a checkpoint.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) train_s: u32,
     /// Keep the files of all runs [default: of cases that failed]
@@ -285,8 +285,7 @@ pub(crate) struct CheckArgs {
     /// Also measure links, clocks and disks of the hosts (at most 20 s)
     ///
     /// Round trip and bandwidth of each pair of hosts, an all-reduce over all of them, clock offsets, and the time to
-    /// write a checkpoint. Needs nothing but SSH. The first measurement of these hosts is their baseline, with which
-    /// later ones are compared.
+    /// write a checkpoint. Needs only SSH. The first measurement of these hosts is the baseline for later ones.
     #[arg(long)]
     pub(crate) measure: bool,
     /// Size of the file that `--measure` writes, in MiB; 0: none
@@ -440,7 +439,7 @@ pub(crate) struct StopArgs {
     pub(crate) kill: bool,
     /// Skip the confirmation prompt
     ///
-    /// A terminal asks only if no run is named.
+    /// The prompt appears only on a terminal, and only if no run is named.
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -451,7 +450,7 @@ pub(crate) struct StopArgs {
 
 /// `wait`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: that of the run, or 124 if --timeout passes first.")]
+#[command(after_help = "Exit code: that of the run, or 124 if --timeout expires first.")]
 pub(crate) struct WaitArgs {
     /// Run: name, prefix, `@last` or `NAME~1`
     #[arg(default_value = LAST)]
@@ -472,14 +471,14 @@ pub(crate) struct RestartArgs {
     pub(crate) run: Option<String>,
     /// Checkpoint to restart from [default: latest]
     ///
-    /// `latest`, `best`, an iteration or step, the name of a known checkpoint, the path of a file on rank 0's host
-    /// (that of your own program: on any host), or `scratch` to start over without a checkpoint. Checkpoints of
-    /// earlier generations (`gen0/best`) have names only for the built-in trainer.
+    /// `latest`, `best`, an iteration or step, the name of a known checkpoint, a path on rank 0's host (for your own
+    /// program, on any host), or `scratch` to start without a checkpoint. Names such as `gen0/best`, from an earlier
+    /// generation, exist only for the built-in trainer.
     #[arg(long, value_name = "N|NAME|PATH")]
     pub(crate) from: Option<String>,
     /// Copy checkpoints of up to GB between hosts without a prompt [default: 2]
     ///
-    /// For your own program, which needs the files on every host. Sets `launch.max_copy_gb`.
+    /// For your own program, whose checkpoints must be on every host. Sets `launch.max_copy_gb`.
     #[arg(long, value_name = "GB", value_parser = parse_gb, conflicts_with = "check_collectives")]
     pub(crate) max_copy_gb: Option<f64>,
     /// Override a config key from now on (`learn.learning_rate=1e-4`)
@@ -489,8 +488,8 @@ pub(crate) struct RestartArgs {
     pub(crate) set: Vec<String>,
     /// Code of the next generation: `same` as before, or `new` [default: same]
     ///
-    /// `new` uploads the code as it is now in its directory, from the machine that launched the run. Ranks that run in
-    /// a directory of their hosts always take it as it is.
+    /// `new` uploads the code directory again, from the machine that launched the run. Without `launch.code`, ranks
+    /// always use the files on their hosts.
     #[arg(long, value_name = "same|new", value_parser = CodeChoice::parse)]
     pub(crate) code: Option<CodeChoice>,
     /// Before each collective, check that all ranks issue the same one (slow)
@@ -635,7 +634,7 @@ pub(crate) struct FetchArgs {
     pub(crate) into: Option<PathBuf>,
     /// Copy at most GB gigabytes: checkpoints, then metrics, then others
     ///
-    /// What is left out is listed. With FILES, a larger total is refused.
+    /// Files beyond the limit are listed. With PATTERN, a larger total is rejected.
     #[arg(long, value_name = "GB", default_value_t = 4)]
     pub(crate) max_size_gb: u32,
     #[command(flatten)]
@@ -664,8 +663,8 @@ pub(crate) struct TensorboardArgs {
 pub(crate) struct CompareArgs {
     /// Runs: names, prefixes, `@last`, `NAME~1` or directories
     ///
-    /// A sweep stands for all of its runs, and so does a prefix alone. Of several prefixes, each stands for its
-    /// newest run.
+    /// A sweep, or a single prefix, selects all of its runs. If there are several prefixes, each selects its newest
+    /// run.
     #[arg(value_name = "RUN", default_value = LAST)]
     pub(crate) runs: Vec<String>,
     /// Show only this series (`charts/SPS`)
@@ -811,8 +810,8 @@ pub(crate) struct ExportArgs {
 pub(crate) struct RemovalArgs {
     /// Also remove the run's results, fetched or not
     ///
-    /// Without it, a run with checkpoints that were not fetched is kept, and so are files that its ranks wrote
-    /// where they worked. Files in your own directory are never removed.
+    /// Without it, a run whose checkpoints were not fetched is kept, and so are files that its ranks wrote in
+    /// their working directory. Files in your own directory are never removed.
     #[arg(long)]
     pub(crate) with_results: bool,
     /// Show what would be removed
@@ -830,7 +829,7 @@ pub(crate) struct RemovalArgs {
 /// `rm`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// Runs: names, prefixes that one run has, or `NAME~1`
+    /// Runs: names, unique prefixes or `NAME~1`
     ///
     /// A sweep name removes all of the sweep's runs and its results table.
     #[arg(required = true, value_name = "RUN")]

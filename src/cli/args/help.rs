@@ -59,7 +59,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("drill", &[
         ("Try every case on the hosts of hosts.toml", "rankdeck drill train.toml"),
         ("Three cases on this machine, with two ranks", "rankdeck drill --only freeze,kill,stop --nproc 2 -- python train.py"),
-        ("Print what was not as promised", "rankdeck drill train.toml --json | jq -c 'select(.outcome == \"failed\")'"),
+        ("Print the cases that failed", "rankdeck drill train.toml --json | jq -c 'select(.outcome == \"failed\")'"),
     ]),
     ("attach", &[
         ("Attach to the newest running run", "rankdeck attach"),

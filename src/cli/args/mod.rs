@@ -51,9 +51,8 @@ pub struct Cli {
     pub(crate) hosts: Option<String>,
     /// Use the nodes of the current Slurm allocation, or of a running job
     ///
-    /// Outside an allocation and without JOB, commands about runs use the nodes of your jobs that `rankdeck
-    /// sbatch` submitted; they also do so where no hosts are given. `[defaults]` from the hosts file
-    /// still apply.
+    /// Without JOB, and outside an allocation, commands on existing runs use the nodes of your `rankdeck sbatch`
+    /// jobs. So do commands without any configured hosts. `[defaults]` from the hosts file still apply.
     #[arg(long, global = true, value_name = "JOB", num_args = 0..=1, require_equals = true,
           default_missing_value = "", help_heading = "Hosts")]
     pub(crate) slurm: Option<String>,
@@ -79,17 +78,17 @@ pub(crate) enum CliCommand {
     /// --seeds, --sweep or --cells, launches one run per combination.
     #[command(alias = "launch")]
     Run(Box<RunArgs>),
-    /// Break short runs of a program, and show what rankdeck reports
+    /// Inject faults into short runs, and check detection and recovery
     ///
-    /// Launches a run of its own for each case, breaks it, and measures whether and when the fault was named, whether
-    /// the checkpoint was kept, and what was left behind. Your program runs in a copy of its code, with
+    /// Launches one run per case and injects a fault into it. Checks that a verdict names the fault, and how fast, that
+    /// the latest checkpoint is kept, and that no process is left. Your program runs in a copy of its code, with
     /// RANKDECK_DRILL=1 and WANDB_MODE=offline.
     Drill(Box<DrillArgs>),
     /// Attach to a running or finished run
     Attach(AttachArgs),
     /// Stop a run and verify that nothing is left running
     ///
-    /// Asks the ranks to save a checkpoint and exit (a script sees `rankdeck.should_stop()`, SIGTERM or SIGINT).
+    /// Asks the ranks to save a checkpoint and exit (a script gets `rankdeck.should_stop()`, SIGTERM or SIGINT).
     /// Each host then scans for leftover processes; `stop verified` is printed only if every host finds none.
     Stop(StopArgs),
     /// Restart from a checkpoint or from scratch
@@ -99,7 +98,7 @@ pub(crate) enum CliCommand {
     Restart(RestartArgs),
     /// Wait until a run has ended, and exit with its code
     ///
-    /// The run is not affected. It has ended once no process of it is left on its hosts.
+    /// Does not affect the run. A run has ended when none of its processes is left on its hosts.
     Wait(WaitArgs),
     /// List runs and leftover processes on all hosts
     #[command(visible_alias = "ls", alias = "list")]
@@ -111,8 +110,8 @@ pub(crate) enum CliCommand {
     ///
     /// leftover    proved by a run's tag, control group or journal; the run has no live agent
     /// unproven    holds a GPU, and has no parent but init, no login session and no Slurm job
-    /// in_use      a live process, login or job accounts for it
-    /// other_user  another user's process, with what this user may see of it
+    /// in_use      belongs to a live process, login session or job
+    /// other_user  another user's process; only what you may read of it is shown
     ///
     /// Only leftovers and unproven processes can be ended.
     #[command(verbatim_doc_comment)]
@@ -197,17 +196,17 @@ pub(crate) enum CliCommand {
     /// Topics:
     ///
     /// env         environment variables of rankdeck and of the ranks
-    /// exit-codes  what each exit code means
+    /// exit-codes  meanings of the exit codes
     /// files       files on this machine and on the hosts
     /// hosts       where hosts come from, and hosts.toml
     /// json        the lines of --json
     /// keys        key bindings of the run screen
-    /// promises    what a run promises, and which options need it
+    /// promises    features that depend on your program
     /// resume      restarts and checkpoints
     /// runs        names of runs, waiting, cron and systemd
     /// slurm       batch jobs and allocations
     /// sweep       seeds and sweeps
-    /// terms       the words of rankdeck
+    /// terms       terms that rankdeck uses
     #[command(verbatim_doc_comment)]
     Help {
         /// Topic or command [default: rankdeck itself]
@@ -296,7 +295,7 @@ pub(crate) struct SubjectArgs {
     pub(crate) keep_launcher: bool,
     /// Virtual environment to activate on every host [default: hosts file]
     ///
-    /// A relative path starts at the host's `workdir`.
+    /// Relative paths start at the host's `workdir`.
     #[arg(long, value_name = "DIR")]
     pub(crate) venv: Option<String>,
     /// Set a variable of the ranks (`launch.env`)

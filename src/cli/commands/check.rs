@@ -154,7 +154,7 @@ async fn measure_hosts(
 ) -> Result<Option<MeasuredHosts>, Failure> {
     if report.answers.iter().any(Result::is_err) {
         let skipped =
-            CheckResult::warning("skipped: a host did not answer", "fix what `reach` reports first", "");
+            CheckResult::warning("skipped: a host did not respond", "fix the `reach` check first", "");
         report.last.push(("measure", skipped));
         return Ok(None);
     }

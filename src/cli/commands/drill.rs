@@ -1,5 +1,5 @@
-//! `rankdeck drill`: short runs of the user's program on the user's hosts, each broken in its own way, and a table of
-//! what was named, when, and what is left.
+//! `rankdeck drill`: short runs of the user's program on the user's hosts, each with one injected fault, and a table of
+//! detections, delays and leftovers.
 //!
 //! Each case is a run that `rankdeck run` launches, with its checks, and that only a drill may break (DRILL-1).
 //!
@@ -149,10 +149,7 @@ pub(crate) async fn drill(
         false => {
             let facts = proved::ProvedFacts::new(&draft.experiment, pack, names, &records);
             let kept = facts.keep(&proved::state_folder());
-            kept.map_err(|why| {
-                stderr::line(&format!("warning: the results are not kept: {}", why.cause.error))
-            })
-            .ok()
+            kept.map_err(|why| stderr::line(&format!("warning: results not saved: {}", why.cause.error))).ok()
         }
     };
     args.output.outcome(&judge::summary(&records));
@@ -224,7 +221,7 @@ async fn confirm_gpus(hosts: &[Host], args: &DrillArgs) -> Result<(), Failure> {
         return Ok(());
     }
     used.iter().take(LISTED).for_each(|line| stderr::line(&clean(line)));
-    let question = format!("drill on GPUs that {} already use?", plural(used.len(), "process"));
+    let question = format!("run the drill on GPUs that {} already use?", plural(used.len(), "process"));
     if args.yes || prompt::can_confirm() && prompt::yes(&question).await {
         return Ok(());
     }
@@ -327,7 +324,7 @@ impl Drill<'_> {
             // What the stop of the run has left is the only result of an interrupted case.
             let left = &record.processes_left;
             left.iter().for_each(|process| stderr::line(&format!("still running: {process}")));
-            let state = if left.is_empty() { "stopped, no process is left" } else { "not stopped" };
+            let state = if left.is_empty() { "stopped, no process left" } else { "not stopped" };
             self.args.output.progress(&format!("run {run}: {state}"));
         }
         match self.args.keep || record.outcome == CaseOutcome::Failed && !self.interrupted {
@@ -377,7 +374,7 @@ impl Drill<'_> {
     fn goes_on(&mut self, waited: Waited, console: &DrillConsole, state: &mut CaseState, what: &str) -> bool {
         match waited {
             Waited::Done => return true,
-            Waited::Late => state.notes.push(format!("{what}: not in time")),
+            Waited::Late => state.notes.push(format!("{what}: timed out")),
             Waited::Ended => state.notes.push(format!("{what}: {}", console.error())),
             Waited::Interrupted => self.interrupted = true,
         }
@@ -477,7 +474,7 @@ impl Drill<'_> {
         let begun = self.begun;
         let strike = async {
             match struck.recv().await {
-                // Whether the hook took the request is known at the end only.
+                // The hook confirms the request only at the end.
                 Some(at) if fault == DrillFault::Exception => (Some(at), Some((&mut task).await)),
                 Some(at) => (Some(at), None),
                 // The order was refused.
@@ -661,7 +658,7 @@ impl Drill<'_> {
         Ok(judge::judge(facts))
     }
 
-    /// The processes of the run that its hosts still find once agents had time to end; a host that does not answer
+    /// The processes of the run that its hosts still find once agents had time to end; a host that does not respond
     /// counts as one.
     async fn processes_left(&self, run: &str) -> Result<Vec<String>, Failure> {
         let deadline = Instant::now() + ENDING;

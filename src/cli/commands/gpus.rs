@@ -29,7 +29,7 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
     }
     for (index, list) in lists.iter().filter(|(_, list)| list.left_out > 0) {
         let (host, left_out) = (&hosts[*index].name, list.left_out);
-        stderr::line(&format!("warning: host {host}: {left_out} more processes are not listed"));
+        stderr::line(&format!("warning: host {host}: {left_out} more processes not listed"));
     }
     let holders = merged(lists);
     let chosen = chosen(&hosts, &holders, &args)?;

@@ -72,8 +72,9 @@ fn promises() -> String {
     let mut lines = vec![
         "What a run promises".to_owned(),
         String::new(),
-        "The built-in trainer keeps all promises. `rankdeck check` prints which ones your".to_owned(),
-        "program keeps, and the line to write for the others.".to_owned(),
+        "A promise is a feature of a run that may need support from your program, such as".to_owned(),
+        "seeds or resuming. The built-in trainer keeps all promises. `rankdeck check`".to_owned(),
+        "prints which ones your program keeps, and the line to write for the others.".to_owned(),
         String::new(),
     ];
     lines.extend(Promise::ALL.map(|promise| format!("  {:<12} {}", promise.name(), promise.meaning())));
@@ -88,8 +89,8 @@ fn promises() -> String {
     }
     lines.extend([
         String::new(),
-        "Without the promise, the option is rejected, a note reports what happens instead,".to_owned(),
-        "or the command shows less.".to_owned(),
+        "If your program does not keep the promise, the option is rejected, a note states".to_owned(),
+        "the consequence, or the command shows less.".to_owned(),
     ]);
     lines.join("\n")
 }

@@ -210,7 +210,7 @@ const EXPORTER: &str = include_str!("../export_policy.py");
 
 /// Runs `rankdeck export`.
 pub(crate) async fn export(hosts_from: &HostsSource, args: ExportArgs) -> Result<u8, Failure> {
-    // A usual name is known with the checkpoint only.
+    // The default name follows from the checkpoint.
     let named =
         args.output.as_deref().map(|path| OutputFile::unless_present(path, args.force)).transpose()?;
     let policy = policy::here(hosts_from, &args.policy, "safetensors", &args.host_keys).await?.path;

@@ -43,8 +43,9 @@ pub(crate) async fn ps(hosts_from: &HostsSource, listed: ListedHosts, args: PsAr
     let names = others.iter().filter_map(|(index, _)| run_index.hosts.get(*index));
     let names = names.map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ");
     if !names.is_empty() {
-        let note =
-            format!("note: no answer from {names}: not in the hosts file, and had runs of this directory");
+        let note = format!(
+            "note: no response from {names}, which had runs of this directory and is not in the hosts file"
+        );
         args.output.progress(&clean(&note));
     }
     Ok(if silent.is_empty() { code::SUCCESS } else { code::HOST })

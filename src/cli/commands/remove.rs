@@ -204,8 +204,8 @@ impl RunRemoval {
     fn refusal(&self, run: &str) -> Option<Failure> {
         let hint = format!("`rankdeck fetch {run}` copies them; `--with-results` removes them");
         let Some((host, _)) = self.unfetched.first() else {
-            // Those that are listed were fetched; of the others it is not known.
-            let error = format!("run {run} has more checkpoints than are compared with what was fetched");
+            // The listed ones were fetched; the others were not compared.
+            let error = format!("run {run} has too many checkpoints to verify that all were fetched");
             return self.more.then(|| Failure::usage(clean(&error)).hint(hint));
         };
         let here = self.unfetched.iter().filter(|(name, _)| name == host);

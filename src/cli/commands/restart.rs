@@ -182,7 +182,7 @@ impl NextCode {
     fn text(&self) -> Option<String> {
         let standing = self.standing.as_ref()?;
         let hint = match self.choice {
-            CodeChoice::Same if standing.is_offered() => "; `--code new` takes the new code",
+            CodeChoice::Same if standing.is_offered() => "; `--code new` uses the new code",
             CodeChoice::Same | CodeChoice::New => "",
         };
         Some(format!("{}{hint}", standing.text(self.choice)))
@@ -201,7 +201,7 @@ impl NextCode {
 
 /// Queries all hosts of the run except excluded ones. Any of them may have recorded the latest checkpoint.
 ///
-/// Errors: a host does not answer within the time limit of a stop.
+/// Errors: a host does not respond within the time limit of a stop.
 async fn answered(hosts_from: &HostsSource, args: &RestartArgs) -> Result<LocatedRun, Failure> {
     let locator = RunLocator::new(hosts_from, &args.host_keys).without(&args.exclude);
     let ask = locator.find(args.run.as_deref(), RunAction::Change);
@@ -269,14 +269,14 @@ fn report_restart(
         end.model.hosts.iter().filter(|host| host.agent.is_none() && args.exclude.contains(&host.name));
     for host in left {
         stderr::line(&format!(
-            "note: no response from {}: ranks may still be running there; when it is back, `rankdeck attach {run}` stops only these",
+            "note: no response from {}: ranks may still be running there; once it responds, `rankdeck attach {run}` stops them and nothing else",
             host.name
         ));
     }
     Ok(exit::SUCCESS)
 }
 
-/// Returns the path of the latest checkpoint if the run's first host is excluded and does not answer, from
+/// Returns the path of the latest checkpoint if the run's first host is excluded and does not respond, from
 /// the record of another host. Without one, only `--from scratch` restarts from scratch.
 fn out_of_reach(found: &FoundRun, args: &RestartArgs) -> Result<Option<String>, Failure> {
     let is_latest = args.from.as_deref().is_none_or(|from| from == LATEST);
@@ -372,10 +372,8 @@ async fn named_checkpoint(
     let first = first_host(target, stay)?;
     match stem {
         Some(stem) if builtin => resume_from::checkpoint_of_run(first, &target.run.0, &stem, host_keys).await,
-        Some(_) => {
-            Err(Failure::usage(format!("run {} has no checkpoint `{named}` that is known", target.run))
-                .hint("pass `--from PATH` with a file on any of its hosts"))
-        }
+        Some(_) => Err(Failure::usage(format!("run {} has no known checkpoint `{named}`", target.run))
+            .hint("pass `--from PATH` with a file on any of its hosts")),
         None if builtin => resume_from::resolve_path(std::slice::from_ref(first), named, host_keys).await,
         // Any host may have it: the others get a copy.
         None => resume_from::resolve_path(stay, named, host_keys).await,
@@ -408,7 +406,7 @@ fn next_hosts(names: &[&str], stay: &[&str], hosts: &[Host], add: &[Host]) -> Ve
 fn first_host<'a>(target: &ExistingRun, stay: &'a [Host]) -> Result<&'a Host, Failure> {
     stay.first().ok_or_else(|| {
         Failure::host(format!("no host reports rank 0 of run {}", target.run))
-            .hint("list the hosts that answer with `rankdeck ps`")
+            .hint("list the hosts that respond with `rankdeck ps`")
     })
 }
 
@@ -437,7 +435,7 @@ async fn existing_latest(
                 return Ok(Some(StartPoint::at(name, saved.path.as_str(), saved.step())));
             }
             Err(failure) if failure.code == exit::USAGE => {}
-            // A host that may have it does not answer.
+            // A host that may have it does not respond.
             Err(_) => return Ok(None),
         }
     }
@@ -527,7 +525,7 @@ async fn agreed(
 ) -> Result<LaunchHash, Failure> {
     let (Some(plan), Some(shown)) = (&end.model.plan, origin::shown(&end.model)) else {
         return Err(Failure::host(format!("no host reports the command of run {}", target.run))
-            .hint(format!("`rankdeck ps`, `rankdeck stop {}`", target.run)));
+            .hint(format!("check it with `rankdeck ps`, or stop it with `rankdeck stop {}`", target.run)));
     };
     for line in standing.question(start, plan, next).into_iter().chain(code.text()) {
         stderr::line(&line);

@@ -123,7 +123,7 @@ pub(crate) async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, F
     let late = ranks_not_up(&end.model);
     if args.detach && end.why == ExitReason::Detached && !late.is_empty() {
         return Err(Failure::failed(format!("run {run}: {} not up yet", plural(late.len(), "rank")))
-            .hint(format!("`rankdeck attach {run}`, `rankdeck logs {run}`")));
+            .hint(format!("check it with `rankdeck attach {run}` or `rankdeck logs {run}`")));
     }
     Ok(code)
 }
@@ -148,7 +148,7 @@ async fn cleared(
     let out = |host: &Host| draft.excluded.contains(&host.name);
     let (places, hosts): (Vec<usize>, Vec<Host>) =
         draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
-    // Excluded hosts are often those that do not answer.
+    // Excluded hosts are often those that do not respond.
     let members = PlanDraft { hosts, excluded: Default::default(), ..draft.clone() };
     let subject = preflight::PreflightInput {
         draft: &members,

@@ -85,7 +85,7 @@ fn submit(script: &str) -> Result<String, Failure> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // An sbatch that ends before it has read the script says why.
+    // An sbatch that exits before it has read the script prints the reason.
     let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(script.as_bytes()));
     let output = child.wait_with_output().map_err(failed)?;
     let words = String::from_utf8_lossy(&output.stderr);
@@ -301,7 +301,7 @@ fn script(
     }
     option(format!("--output={name}-%j.out"));
     // Only the batch script is signaled: it stops the ranks cleanly. USR1 is for the time limit; TERM is left
-    // for users, who do not want a requeue.
+    // for users who stop the job without a requeue.
     let signal = if args.requeue { "USR1" } else { "TERM" };
     option(format!("--signal=B:{signal}@{}", args.stop_before_s));
     if args.requeue {

@@ -118,7 +118,7 @@ async fn unlisted(run_index: &RunIndex, args: &StopArgs, failure: Failure) -> Re
         .hint("set `workdir` in the hosts file as it was at launch, or kill the processes on the host"))
 }
 
-/// CLI-3. If hosts do not answer and no other host lists the run, it may still run: that is reported as for
+/// CLI-3. If hosts do not respond and no other host lists the run, it may still run: that is reported as for
 /// any stop.
 fn unanswered(run_index: &RunIndex, name: Option<&str>, failure: Failure, output: PrintArgs) -> Failure {
     if failure.code != code::HOST || run_index.silent.is_empty() {
@@ -240,7 +240,7 @@ impl StopCheck {
         }
     }
 
-    /// Takes the scan of a host without an agent. A host that does not know a run that was launched there
+    /// Handles the scan of a host without an agent. A host without a record of a run that was launched there
     /// verifies nothing: its directory, or the host itself, has changed.
     fn swept(&mut self, host: &str, traces: HostTraces) {
         match traces {
@@ -291,10 +291,10 @@ impl StopCheck {
     }
 }
 
-/// What a host knows of the run after leftovers of a dead agent were killed.
+/// A host's records of the run after leftovers of a dead agent were killed.
 type HostTraces = Result<RunTraces, HintedError>;
 
-/// Scans hosts without a verified stop and kills leftovers, then queries what each knows of the run:
+/// Scans hosts without a verified stop and kills leftovers, then queries the records of each:
 /// processes with a live agent are not killed.
 async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(String, HostTraces)>, Failure> {
     if hosts.is_empty() {
@@ -306,7 +306,7 @@ async fn sweep(run: &RunId, hosts: &[Host], args: &StopArgs) -> Result<Vec<(Stri
     Ok(both.map(|((host, swept), found)| (host.name.clone(), swept.and(found))).collect())
 }
 
-/// Queries what each host knows of the run, in host order.
+/// Queries each host's records of the run, in host order.
 async fn traces(run: &RunId, hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<HostTraces>, Failure> {
     let answers = exec_on_all(hosts, host_keys, |host| command("traces", run, host)).await?;
     Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())

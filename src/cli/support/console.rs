@@ -158,7 +158,7 @@ pub(crate) fn record(
 
 /// Prints the summary; returns the exit code.
 pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 {
-    // It was to be shown, and no host has reported it.
+    // The run should be shown, but no host has reported it.
     let unknown = is_unknown(&end.model);
     match (end.why, &end.finished) {
         _ if unknown => {}
@@ -203,7 +203,7 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
     }
     if unknown {
         stderr::line(&format!(
-            "hint: run {run} was not stopped; list the hosts that answer with `rankdeck ps`"
+            "hint: run {run} was not stopped; list the hosts that respond with `rankdeck ps`"
         ));
     }
     end.code

@@ -255,7 +255,7 @@ async fn listed(host: &Host, run: &str, host_keys: &HostKeyArgs) -> Result<RunFi
 
 /// Asks a host; the inner error is its refusal.
 ///
-/// Errors: the host does not answer.
+/// Errors: the host does not respond.
 async fn ask<T: serde::de::DeserializeOwned>(
     host: &Host,
     args: &[&str],
@@ -382,7 +382,7 @@ impl Copy<'_> {
 
     /// Collects the pieces of a file.
     ///
-    /// Errors: the host does not answer.
+    /// Errors: the host does not respond.
     async fn pieces(
         &self,
         file: &FileEntry,

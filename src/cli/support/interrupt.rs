@@ -77,10 +77,10 @@ pub(crate) fn unrequested(name: &str, end: &ConsoleExit, run: &RunId) -> Option<
     Some(failure.hint(standing(model, run)))
 }
 
-/// Returns the hint to restart without hosts that do not answer.
+/// Returns the hint to restart without hosts that do not respond.
 pub(crate) fn exclusion(model: &Model, away: &[&str]) -> String {
     origin::exclusion(model, away)
-        .unwrap_or_else(|| "list the hosts that answer with `rankdeck ps`".to_owned())
+        .unwrap_or_else(|| "list the hosts that respond with `rankdeck ps`".to_owned())
 }
 
 /// Describes the state of the run as reported by its hosts.
@@ -94,7 +94,7 @@ pub(crate) fn standing(model: &Model, run: &RunId) -> String {
     let state = if model.run.launch.is_some() { model.run.state } else { RunState::Connecting };
     let text = match state {
         RunState::Connecting => format!("no host has reported run {run}"),
-        // Hosts that do not answer have not reported their ranks either.
+        // Hosts that do not respond have not reported their ranks either.
         RunState::Launching if away.is_empty() => format!("run {run} is starting on {here}"),
         RunState::Launching | RunState::Running => format!("run {run} keeps running on {here}"),
         RunState::Draining => format!("run {run} is stopping"),

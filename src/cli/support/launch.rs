@@ -1,4 +1,4 @@
-//! What a launch is before any host is asked: the draft of its plan and its code, from one command line. `run` and
+//! A launch before any host is queried: the draft of its plan and its code, from one command line. `run` and
 //! `drill` take the same way.
 
 use crate::cli::args::promises::RequiredPromises;

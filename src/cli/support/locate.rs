@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - LOCATE-1: a run is addressed on the hosts of its launch, as the hosts file described them then. A host that
-//!   does not answer there is asked as the hosts file describes it now.
+//!   does not respond there is asked as the hosts file describes it now.
 //! - LOCATE-2: a command that lists runs asks the hosts that it names. If it names none, it asks those of the hosts
 //!   file, and those of the latest launches from this directory.
 //! - LOCATE-3: a command that removes runs from all hosts asks no host of an earlier launch that the hosts file lacks,

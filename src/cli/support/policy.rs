@@ -1,6 +1,6 @@
 //! Checkpoints and policies on this machine, for `eval`, `play` and `export`.
 //!
-//! The file is copied from the host that has it, as `fetch` does. If the hosts of a run do not answer, an
+//! The file is copied from the host that has it, as `fetch` does. If the hosts of a run do not respond, an
 //! earlier copy is used.
 
 use crate::app::stderr;

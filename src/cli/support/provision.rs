@@ -194,7 +194,7 @@ fn left_out(folders: &[String], dangling: &[(String, PathBuf)], imports: &[Strin
     if !dangling.is_empty() {
         let shown = |(link, target): &(String, PathBuf)| format!("{link} -> {}", target.display());
         found.push(format!("targets of links ({})", list(dangling.iter().map(shown).collect())));
-        hints.push("replace links that lead out of `launch.code` by copies, or set `launch.code` to a directory above");
+        hints.push("replace links that point outside `launch.code` with copies, or set `launch.code` to a directory above");
     }
     if !imports.is_empty() {
         found.push(format!("{}, which the script imports", list(imports.to_vec())));

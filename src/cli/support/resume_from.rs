@@ -50,7 +50,7 @@ pub(crate) async fn find_newest(
         |run: &str| run != draft.run.0 && run.strip_prefix(name.as_str()).is_some_and(run_name::is_time);
     let newest = earlier.newest(is_own);
     if let Some(run) = &newest.unsaved {
-        stderr::line(&format!("note: run {run} made progress, but none of its checkpoints is known"));
+        stderr::line(&format!("note: run {run} made progress, but has no known checkpoint"));
     }
     match (newest.saved, newest.unsaved) {
         (Some(saved), _) => earlier.path(saved, host_keys).await.map(Some),
@@ -91,7 +91,7 @@ pub(crate) async fn resolve_path(
     ))
 }
 
-/// The first path that a host has found; a host that does not answer matters only where none has.
+/// The first path that a host has found; a host that does not respond matters only where none has.
 fn first_found(
     answers: impl Iterator<Item = Result<Vec<String>, HintedError>>,
 ) -> Result<Option<String>, HintedError> {
@@ -135,7 +135,7 @@ pub(crate) async fn check_fits(
 
 /// Reads the header of a checkpoint on a host.
 ///
-/// Errors: the host does not answer. Inner error: the file is not a checkpoint of the built-in trainer, or of
+/// Errors: the host does not respond. Inner error: the file is not a checkpoint of the built-in trainer, or of
 /// another version.
 pub(crate) async fn header(
     first: &Host,
@@ -145,7 +145,7 @@ pub(crate) async fn header(
     let args =
         |host: &Host| ["header", "--workdir", &host.workdir, "--path", path].map(str::to_owned).to_vec();
     let mut answers = exec_on_all(std::slice::from_ref(first), host_keys, args).await?;
-    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was asked", "")))?;
+    let answer = answers.pop().unwrap_or_else(|| Err(HintedError::new("no host was queried", "")))?;
     Ok(decode(first, &answer))
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct RunIndex {
     pub(crate) others: Vec<String>,
     /// Entry, and index of the host that reported it.
     pub(crate) entries: Vec<(usize, RunEntry)>,
-    /// Hosts that did not answer.
+    /// Hosts that did not respond.
     pub(crate) silent: Vec<(usize, HintedError)>,
     /// Entries that a host omitted, and why.
     pub(crate) left_out: Vec<(usize, String)>,
@@ -242,7 +242,7 @@ pub(crate) async fn query_hosts(
 }
 
 fn late(host: &Host) -> HintedError {
-    HintedError::new(format!("{}: no answer in time", host.name), "")
+    HintedError::new(format!("{}: no response in time", host.name), "")
 }
 
 impl RunIndex {
@@ -470,7 +470,7 @@ impl RunIndex {
         names
     }
 
-    /// The hosts that did not answer, as a failure.
+    /// The hosts that did not respond, as a failure.
     pub(crate) fn silent_failure(&self) -> Failure {
         let mut errors = self.silent.iter().map(|(_, error)| error);
         let first = errors.next().map_or("no host answered", |error| &error.error);

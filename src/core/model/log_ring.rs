@@ -129,7 +129,7 @@ pub struct RingLimits {
 }
 
 impl RingLimits {
-    /// For each of so many ranks: less where they are many, so that all of them together are bounded. Hosts
+    /// The limits of each of `ranks` rings: smaller if there are many, so that all together are bounded. Hosts
     /// keep every line.
     pub fn among(ranks: usize) -> RingLimits {
         let each = |all: usize, least: usize, most: usize| (all / ranks.max(1)).clamp(least, most);

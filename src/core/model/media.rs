@@ -1,6 +1,6 @@
 //! Histograms and images that the program has logged, as far as they are kept.
 //!
-//! - CORE-4: a series of histograms has at most [`COLUMNS`] columns, neighbours are put together as points of
+//! - CORE-4: a series of histograms has at most [`COLUMNS`] columns, neighbors are put together as points of
 //!   charts are; pictures keep the latest [`EACH`] of a name and [`BYTES`] in all, the oldest go first.
 
 use crate::series::{Place, Series};
@@ -17,7 +17,7 @@ pub const EACH: usize = 16;
 /// Most bytes of all pictures, as base64.
 pub const BYTES: usize = 3 << 20;
 
-/// Values at one step, or at neighbours that were put together.
+/// Values at one step, or at neighbors that were put together.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HistogramBucket {
     /// Of the newest histogram behind it.
@@ -32,7 +32,7 @@ pub struct HistogramBucket {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HistogramSeries {
     columns: Vec<HistogramBucket>,
-    /// Histograms per column: doubles when neighbours are put together.
+    /// Histograms per column: doubles when neighbors are put together.
     per_column: u32,
     newest: Option<HistogramBucket>,
     summary: Series,

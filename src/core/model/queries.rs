@@ -136,7 +136,7 @@ impl SearchResults {
             self.older += *more;
             self.newer += *newer;
         }
-        // Whatever is before (or after) the requested place is complete up to that place.
+        // Lines before (or after) the requested place are complete up to that place.
         let (first, last) = match self.query.part {
             HitSelection::Newest | HitSelection::Before(_) => (first, None),
             HitSelection::After(_) => (None, last),
@@ -282,7 +282,7 @@ impl ProcessQueries {
             ReachOutcome::Environment(found) => Some(Ok(found)),
             ReachOutcome::Refused(error) => Some(Err(error.clone())),
             ReachOutcome::Signalled { .. } | ReachOutcome::Unknown => {
-                Some(Err(HintedError::new("the agent gave another answer than was asked for", "")))
+                Some(Err(HintedError::new("the agent sent an unexpected reply", "")))
             }
         }
     }

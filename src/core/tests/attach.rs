@@ -1,4 +1,4 @@
-//! Consoles that come later, and connections that come and go.
+//! Consoles that attach later, and connections that break and return.
 
 use crate::event::{Event, StopSource};
 use crate::model::{ChartMarkKind, EventSubject, EventTone, RankLife, RunState};

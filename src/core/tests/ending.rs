@@ -303,7 +303,7 @@ fn work_of_a_script_is_decided_by_its_files() {
     for (files, searched) in [(&[][..], None), (&[][..], Some(false)), (&old[..], Some(false))] {
         assert_eq!(end(files, searched, left), (Some(130), Work::Unknown));
     }
-    // Times that are none.
+    // Invalid times.
     for time in [f64::NAN, f64::NEG_INFINITY, -1e12] {
         assert_eq!(end(&[("/w/a.zip", time)], Some(true), left).1, Work::NeverSaved);
     }
@@ -550,7 +550,7 @@ fn with_policy(policy: OnStuck) -> Cluster {
     c.pass(2_000);
     c.hang(3, |sample| sample.state = 'T');
     c.pass(8_000);
-    // Whoever has stopped it may let it go on.
+    // The process that suspended it may resume it.
     assert!(c.verdicts().contains(&(VerdictKind::Frozen, Some(3), Severity::Red)) && c.stops(0).is_empty());
     c.pass(55_000);
     c

@@ -13,7 +13,7 @@ use rankdeck_types::link_state::Prompt;
 
 const PATH: &str = "/w/out/ck.pt";
 
-/// A script on so many hosts, each with a disk of its own.
+/// A script on `hosts` hosts, each with its own disk.
 fn running(hosts: usize, max_restarts: u32) -> Cluster {
     let mut draft = draft(hosts, Transport::Local);
     draft.experiment.restart =

@@ -23,7 +23,7 @@ pub(super) fn place(at: RecordContext, step: f64) -> Place {
     Place { step, time: at.time, generation: at.generation }
 }
 
-/// A generation began, as its order says: what it throws away leaves every figure.
+/// A generation started from `from`: values that it abandons are removed from all figures.
 pub(super) fn begin(ctx: &mut EventCtx<'_>, generation: Generation, from: Option<&str>) {
     let origin = origin::placed(&ctx.model.checkpoints, generation, from);
     if ctx.model.lineage.begin(generation, origin) {

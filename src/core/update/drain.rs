@@ -138,7 +138,7 @@ fn deadline(ctx: &EventCtx<'_>, open: &[NodeRank], stop: StopRequest, limits: &T
     stop.at.plus(limits.drain()).max(reported.unwrap_or(stop.at))
 }
 
-/// The run ends by itself, without a stop. It is over unless hosts do not answer.
+/// The run ends by itself, without a stop. It is over unless hosts do not respond.
 fn leaving(ctx: &mut EventCtx<'_>, open: &[NodeRank], began: Timestamp) {
     pass_on(ctx, open);
     request_scans(ctx, open, began);

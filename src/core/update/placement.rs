@@ -1,4 +1,4 @@
-//! Has the checkpoint of the next generation on every host of it before anything is launched.
+//! Places the checkpoint of the next generation on all of its hosts before anything is launched.
 //!
 //! Hosts are asked what they have; what they lack is copied through this console, in pieces. Invariants:
 //! - PLACE-3: a generation that resumes is launched when every host has its part, or not at all.

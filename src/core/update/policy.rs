@@ -87,9 +87,9 @@ fn again(ctx: &mut EventCtx<'_>, asked: bool, plan: Option<Plan>) -> Option<Pend
             tries.barren, tries.reached.train_iter, tries.reached.env_step
         )),
         (false, true) => Some(format!("giving up: reached `restart.max_restarts` = {budget}")),
-        (false, false) if in_vain => Some(format!(
-            "giving up: {UNREAD} generations in a row did not read the checkpoint that they resume from"
-        )),
+        (false, false) if in_vain => {
+            Some(format!("giving up: {UNREAD} generations in a row did not read their checkpoint"))
+        }
         (false, false) => None,
     };
     if let Some(text) = gives_up {
@@ -194,7 +194,7 @@ pub(super) fn launch_refused(ctx: &mut EventCtx<'_>) {
     stop_elsewhere(ctx);
 }
 
-const CANCELLED: &str = "restart cancelled: another console has stopped the run";
+const CANCELLED: &str = "restart canceled: another console has stopped the run";
 
 /// Another console has stopped and ended the generation that this one has launched.
 fn ended_elsewhere(ctx: &mut EventCtx<'_>) {
@@ -432,7 +432,7 @@ fn report_restart(
 }
 
 /// Launches the next generation after the end, in a console that lingers. A host that it excludes and that
-/// does not answer is not awaited (RESTART-4).
+/// does not respond is not awaited (RESTART-4).
 pub(super) fn resume(ctx: &mut EventCtx<'_>, next: PendingGeneration) {
     let left_out = |host: &HostModel| next.excludes(host.node_rank) && !host.machine.is_connected();
     let is_ready = |host: &&HostModel| left_out(host) || host.is_live() && host.is_clear();

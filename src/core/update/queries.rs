@@ -33,7 +33,7 @@ pub(super) fn on_link_lost(ctx: &mut EventCtx<'_>, node: NodeRank) {
     });
 }
 
-/// Time passes: queries that an agent does not answer fail. It may be older and not support them.
+/// Time passes: queries that an agent does not respond fail. It may be older and not support them.
 pub(super) fn on_tick(ctx: &mut EventCtx<'_>) -> bool {
     let awake = ctx.session.clock.awake_ms;
     let searches = fail_searches(ctx, |host| {

@@ -1,4 +1,4 @@
-//! What follows from the facts: the next stage, orders to hosts, the end.
+//! The consequences of the facts: the next stage, orders to hosts, the end.
 //!
 //! Orders are levels: each call compares the desired state with what was sent on the current
 //! connection.
@@ -389,7 +389,7 @@ fn report_uncounted(ctx: &mut EventCtx<'_>) {
         StopGoal::Steps(_) | StopGoal::Seconds(_) => ("steps", "rankdeck.report()"),
     };
     let text = format!(
-        "`--until {}={}` has counted no {counts} in {} s: report them with `{reports}`",
+        "`--until {}={}`: no {counts} counted in {} s; report them with `{reports}`",
         goal.name(),
         counted(ctx, goal).1,
         UNCOUNTED_MS / 1000

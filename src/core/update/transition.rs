@@ -279,7 +279,7 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: RunEnd) {
     let facts = &ctx.session.run.facts;
     let stop_ms = facts.first_end.map_or(0, |first| ctx.now.since(first)).max(facts.took_ms);
     // What a console reads in the hosts' records has happened at their time, not when it was read.
-    // Where a host was waited for in vain, no record has the end.
+    // Where a host was waited for without success, no record has the end.
     let is_read = ctx.model.run.adopted && facts.proof_time > 0.0;
     let time = match is_read && (proof.proved || facts.live_proof.is_none()) {
         true => facts.proof_time,

@@ -42,7 +42,7 @@ fn stop_because(ctx: &mut EventCtx<'_>, mode: StopMode, cause: EndCause, text: S
     }
     let awaited = ctx.session.run.change.take().is_some();
     if ctx.session.run.take_next().is_some() || waiting || awaited {
-        ctx.note(EventTone::Info, "restart cancelled");
+        ctx.note(EventTone::Info, "restart canceled");
     }
     ctx.session.run.facts.blame(cause);
     ctx.session.run.facts.by_user = true;
@@ -116,7 +116,7 @@ pub(super) fn detach(ctx: &mut EventCtx<'_>) -> bool {
         | RunStage::Draining { .. } => {
             let run = ctx.model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
             if ctx.session.run.change.take().is_some() {
-                ctx.note(EventTone::Warn, "restart cancelled");
+                ctx.note(EventTone::Warn, "restart canceled");
             }
             ctx.note(EventTone::Info, format!("detached; the run keeps running (`rankdeck attach {run}`)"));
             for node in ctx.nodes() {

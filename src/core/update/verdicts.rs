@@ -30,7 +30,7 @@ pub(super) fn evaluate(ctx: &mut EventCtx<'_>) {
     }
 }
 
-/// For a few seconds after a death, checks whether another rank had left the common order before.
+/// For a few seconds after a death, checks whether another rank had called a different collective before.
 pub(super) fn compare_last_calls(ctx: &mut EventCtx<'_>) {
     let limits = TimeLimits::of(ctx.model.plan.as_ref());
     let awake = ctx.session.clock.awake_ms;

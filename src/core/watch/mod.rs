@@ -317,7 +317,7 @@ impl Detector {
         self.post_mortem.on_death(awake_ms);
     }
 
-    /// After a death: finds the rank that left the common order of collectives, by the last calls of all
+    /// After a death: finds the rank that was the first to call a different collective, by the last calls of all
     /// ranks. It is returned once. Its verdict becomes a fact, and the other deaths become secondary
     /// failures.
     pub fn post_mortem(

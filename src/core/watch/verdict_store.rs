@@ -137,7 +137,7 @@ impl VerdictStore {
         self.facts.retain(|key, _| key.0 != kind);
     }
 
-    /// This rank left the common order of collectives first: deaths are secondary failures.
+    /// This rank was the first to call a different collective: deaths are secondary failures.
     pub fn deaths_follow_from(&mut self, root: Rank) {
         self.root_of_deaths = Some(root);
         self.facts.iter_mut().for_each(|(key, fact)| follow(fact, key.1, root));
@@ -341,7 +341,7 @@ impl Debounce {
     }
 }
 
-/// Rank `root` left the common order of collectives first: other deaths are secondary failures, and so is its
+/// Rank `root` was the first to call a different collective: other deaths are secondary failures, and so is its
 /// own end by an error.
 fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     let own = rank == Some(root);
@@ -349,11 +349,13 @@ fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     if follows && fact.severity == Severity::Red {
         fact.severity = Severity::Amber;
         let what = if own { "consequence" } else { "secondary failure" };
-        fact.card.facts.insert(0, format!("{what}: rank {root} left the common order of collectives first"));
+        fact.card
+            .facts
+            .insert(0, format!("{what}: rank {root} was the first to call a different collective"));
     }
 }
 
-/// The rank, or its environment, is said to be stuck.
+/// Whether a verdict of this kind reports a stuck rank or environment.
 fn is_about_a_wait(kind: VerdictKind) -> bool {
     matches!(kind, VerdictKind::Behind | VerdictKind::EnvStuck)
 }

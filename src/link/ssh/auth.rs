@@ -210,7 +210,7 @@ impl Login<'_> {
         self.tried.push("then the server disconnected".into());
         let command = self.connection.target.command();
         if !words.is_empty() {
-            self.hints.push(format!("the server admits this account no further: try `{command}`"));
+            self.hints.push(format!("check why the server rejects this account: try `{command}`"));
             return self.refused_with(&words);
         }
         if self.has_accepted_key {

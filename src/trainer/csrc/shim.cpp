@@ -263,7 +263,7 @@ int32_t rankdeck_graph_begin(int32_t index, GraphHandle** out, ErrorText* error)
   return status;
 }
 
-// Ends the capture. After an error the graph cannot be replayed; it is freed as ever.
+// Ends the capture. After an error the graph cannot be replayed; it is freed as usual.
 int32_t rankdeck_graph_end(GraphHandle* handle, ErrorText* error) {
   const int32_t status = guarded(error, [&] { graph_functions().end(handle->object); });
   if (status != kOk) one_stream = true;

@@ -139,7 +139,7 @@ impl AuthListener {
                     (_, Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP)) => {
                         return Err(error);
                     }
-                    // Whatever became of a connection before it was accepted is that caller's affair.
+                    // A connection that broke before it was accepted concerns only its caller.
                     _ => {}
                 },
             }
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!((ranks, strangers), (vec![], 1));
     }
 
-    /// RECEPTION-1, GREET-3: garbage, silence, drops of bytes and a flood, and ranks get in all the same.
+    /// RECEPTION-1, GREET-3: garbage, silence, drops of bytes and a flood, and ranks get in anyway.
     #[test]
     fn unauthenticated_peers_keep_no_rank_out() {
         let started = Instant::now();

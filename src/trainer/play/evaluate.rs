@@ -278,7 +278,7 @@ pub fn wait(group: &ProcessGroup) -> Result<(), DistError> {
     Ok(())
 }
 
-/// What the ranks know after a meeting.
+/// The result of a vote of the ranks.
 struct EvalVote {
     /// A rank was asked to stop.
     stop: bool,

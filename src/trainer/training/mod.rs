@@ -345,7 +345,7 @@ impl<'a> Trainer<'a> {
             self.show_counters();
             if self.is_first() {
                 print_line(&format!(
-                    "iteration {} aborted by the stop; the state is that after iteration {}",
+                    "iteration {} aborted by the stop; the state is from iteration {}",
                     self.train_iter + 1,
                     self.train_iter
                 ));

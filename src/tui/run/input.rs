@@ -44,7 +44,7 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
         return on_page_key(model, view, key, now);
     }
     if was_meant_for_closed(view, now) {
-        view.toast("key ignored: what it was meant for has closed", Role::Dim, now);
+        view.toast("key ignored: its overlay has closed", Role::Dim, now);
         return Vec::new();
     }
     if let Some(requests) = overlay::on_key::<RunScreen>(model, view, key, now) {

@@ -90,7 +90,7 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
     };
     let high = sizes.ranks.map_or(full.min(most), given);
     geo.place(Pane::Ranks, take(&mut rest, high));
-    // Who has given the ranks less has given the others more.
+    // Less space for the ranks is more space for the others.
     let log_min =
         if sizes.ranks.is_some() && rest.height >= charts_min + 3 + chrome { 3 + chrome } else { log_min };
     if charts_min == 0 || rest.height < charts_min {

@@ -206,7 +206,7 @@ fn page(rank: &RankModel, was: Option<&str>, list: &mut Vec<LabeledValue>) {
 
 fn counters(rank: &RankModel, was: Option<&str>, list: &mut Vec<LabeledValue>) {
     if let Some(page) = ranks::page(rank) {
-        // The hook in a script sees steps of optimisers at most.
+        // The hook in a script sees at most steps of optimizers.
         let line = match (page.by_hook, page.iteration()) {
             (false, _) => format!(
                 "iteration {}, env_step {}, samples {}, episodes {}, updates {}",

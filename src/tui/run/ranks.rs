@@ -1,4 +1,4 @@
-//! States of ranks as letter, glyph, word and color, their verdicts, and what else is read of a rank. Pure.
+//! States of ranks as letter, glyph, word and color, their verdicts, and other values of a rank. Pure.
 
 use crate::run::shared::VerdictId;
 use crate::run::staleness;

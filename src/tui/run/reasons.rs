@@ -1,4 +1,4 @@
-//! Returns why a key is disabled, or `None` if it is enabled.
+//! The reasons why keys are disabled; `None` if a key is enabled.
 
 use crate::run::shared::Shared;
 use crate::run::{ViewState, ranks};

@@ -322,7 +322,7 @@ impl RestartDraft {
             }
         }
         if self.choice == CodeChoice::New && self.code.is_none() {
-            self.outcome.mistakes.push("the run has no code of its own: it uses the built-in trainer".into());
+            self.outcome.mistakes.push("the run uses the built-in trainer, which has no code".into());
         }
         if !self.outcome.mistakes.is_empty() {
             return;

@@ -439,7 +439,7 @@ mod tests {
         rank_environment(plan, rank, context).into_iter().map(|(n, v)| (text(n), text(v))).collect()
     }
 
-    /// A plan of a program with so many ranks on one host.
+    /// A plan of a program with `ranks` ranks on one host.
     fn program(ranks: u32, change: impl Fn(&mut crate::experiment::LaunchConfig)) -> Plan {
         let mut draft = draft(vec![Host { nproc: Some(ranks), ..host("a") }], 8);
         draft.experiment.launch.command = vec!["t".into()];

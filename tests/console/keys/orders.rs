@@ -85,7 +85,7 @@ fn host_change_is_ordered_only_if_something_changes() {
     assert_eq!(press(&model, &mut view.clone(), " k \n"), []);
     let from = Some("latest".to_string());
     assert_eq!(press(&model, &mut view.clone(), " \n"), [], "it is confirmed first");
-    assert_eq!(press(&model, &mut view.clone(), " \n\n"), [], "and the default is no");
+    assert_eq!(press(&model, &mut view.clone(), " \n\n"), [], "and the default answer is 'no'");
     assert_eq!(
         press(&model, &mut view.clone(), " \ny"),
         [ScreenAction::Send(Event::RestartRequested {

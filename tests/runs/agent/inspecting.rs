@@ -310,7 +310,7 @@ fn measure_the_agent_with_eight_ranks() {
     let share = (ticks() - before) as f64
         / rankdeck_agent::proc::ticks_per_second() as f64
         / begun.elapsed().as_secs_f64();
-    eprintln!("agent: {:.2} % of a core ({first} samples before, last at {taken})", share * 100.0);
+    eprintln!("agent: {:.2}% of a core ({first} samples before, last at {taken})", share * 100.0);
     let found = inspect(&mut console, 0, "a reply", |found| found.took_ms > 0);
     eprintln!("an inspection of a rank with two children took {} ms", found.took_ms);
 }

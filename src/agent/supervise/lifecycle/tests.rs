@@ -218,7 +218,7 @@ fn life_8_second_signal_comes_once_within_the_limit() {
     assert_eq!((lifecycle.tick(2_099, true, 0), lifecycle.kills_in(2_000)), (vec![], Some(100)));
     assert_eq!(lifecycle.tick(2_100, true, 0), [LifecycleAction::SignalAll(libc::SIGKILL)]);
     assert_eq!(lifecycle.kills_in(2_100), None);
-    // Progress to the limit: the second signal has its grace all the same.
+    // Progress to the limit: the second signal has its grace anyway.
     let mut lifecycle = running(1);
     lifecycle.stop(StopMode::Clean, 1_000, "console", 0);
     lifecycle.asked(true);

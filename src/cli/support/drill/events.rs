@@ -1,4 +1,4 @@
-//! What a drill reads of a run: the JSON lines of its console.
+//! The input of a drill: the JSON lines of the console of its run.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What follows from a case: whether its fault was named, what became of the checkpoint, and what is left (DRILL-3).
+//! The result of a case: whether its fault was named, what became of the checkpoint, and what is left (DRILL-3).
 //! Pure.
 
 use super::events::{RunEvents, SeenVerdict};

@@ -1,4 +1,4 @@
-//! What a measurement means: slow links, hosts and disks, and changes against the baseline. Pure.
+//! Findings of a measurement: slow links, hosts and disks, and changes against the baseline. Pure.
 
 use super::{HostMeasurement, Measurement, PairMeasurement};
 use rankdeck_types::words::{bit_rate, bytes};
@@ -124,8 +124,9 @@ fn slow_links(measured: &Measurement) -> Vec<String> {
         let (less, more) = (bit_rate(there.min(back)), bit_rate(there.max(back)));
         let known = [format!("{}:", pair.name()), format!("{one}:"), format!("{other}:")];
         let is_known = found.iter().any(|fact: &String| known.iter().any(|name| fact.starts_with(name)));
-        (factor >= SLOW_LINK && one != other && !is_known)
-            .then(|| format!("{from} to {to}: {less}, {} slower than back ({more})", times(factor)))
+        (factor >= SLOW_LINK && one != other && !is_known).then(|| {
+            format!("{from} to {to}: {less}, {} slower than in the other direction ({more})", times(factor))
+        })
     };
     let uneven: Vec<String> = measured.pairs.iter().filter_map(uneven).collect();
     found.extend(uneven);
@@ -153,7 +154,7 @@ fn slow_disks(measured: &Measurement) -> Vec<String> {
                 times(usual / rate),
                 bytes(usual as u64)
             )),
-            false => (rate < SLOW_DISK_RATE).then(|| format!("{wrote}: checkpoints will take long")),
+            false => (rate < SLOW_DISK_RATE).then(|| format!("{wrote}: checkpoints will be slow")),
         }
     };
     measured.hosts.iter().filter_map(slow).collect()
@@ -238,7 +239,7 @@ pub(crate) fn changes(now: &Measurement, before: &Measurement) -> Vec<Anomaly> {
             found.push(format!("{}: {own}/s to its workdir, was {was}/s", host.name));
         }
     }
-    few(found, "if this is how it is meant to be, keep it with `rankdeck check --measure --save`").collect()
+    few(found, "if this is expected, make it the baseline with `rankdeck check --measure --save`").collect()
 }
 
 #[cfg(test)]

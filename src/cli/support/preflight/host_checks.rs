@@ -549,7 +549,7 @@ fn connect_hint(why: &str, peer: &str) -> String {
         format!("open all ports between the hosts in the firewall that rejects this one, {network}")
     } else if is("No route to host") || is("unreachable") {
         format!(
-            "check the route with `ip route get` and the firewall, which may reject with these words, {network}"
+            "check the route with `ip route get` and the firewall, which may be the one that reports this error, {network}"
         )
     } else {
         format!("open all ports between the hosts (Gloo and NCCL use arbitrary ports), {network}")
@@ -691,10 +691,10 @@ fn lost_seed(draft: &PlanDraft) -> Option<String> {
 fn setup_hint(key: &str, error: &str) -> &'static str {
     match key {
         _ if error.starts_with("no response") => {
-            "shorten the setup, or let it read no input: a check and each launch wait for it"
+            "shorten the setup, and make sure that it reads no input: checks and launches wait for it"
         }
         "container" if error.starts_with("cannot run") => {
-            "install the container tool on that host, or name the one that it has"
+            "install the container tool on that host, or set `container` to one that is installed"
         }
         "prelude" => {
             "every command of `prelude` must succeed (append `|| true` to ignore a failure); `venv`, `conda` and `modules` need no prelude"

@@ -633,8 +633,8 @@ fn different(all: &[Experiment], trials: &[Vec<String>]) -> Result<(), Failure> 
             and(&keys)
         ))
         .hint(
-            "sweep what the program gets: `args.KEY` (its `--KEY`), `launch.env.NAME`, or a key that \
-             `launch.command` names in braces",
+            "sweep a key that reaches the program: `args.KEY` (its `--KEY`), `launch.env.NAME`, or a key in \
+             braces in `launch.command`",
         ));
     }
     Ok(())

@@ -87,7 +87,7 @@ fn free_of(host: &Host, there: &[GivenGpu]) -> Vec<u32> {
     free.map(|(place, _)| place).collect()
 }
 
-/// Returns the free GPUs of each host, in host order. A host that does not answer has none, with a warning.
+/// Returns the free GPUs of each host, in host order. A host that does not respond has none, with a warning.
 async fn free_gpus(
     hosts: &[Host],
     host_keys: &HostKeyArgs,
@@ -167,7 +167,7 @@ impl FreeGpuFinder {
             none => {
                 tokio::time::sleep_until(self.next).await;
                 let (hosts, host_keys) = (self.hosts.clone(), self.host_keys.clone());
-                // A host that does not answer was reported at the start, and adds none.
+                // A host that does not respond was reported at the start, and adds none.
                 none.insert(Box::pin(async move { free_gpus(&hosts, &host_keys, &mut |_| ()).await.ok() }))
             }
         };

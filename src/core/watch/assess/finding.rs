@@ -1,4 +1,4 @@
-//! What is wrong with the run, assessed but not yet described: findings about conditions, and assessments of
+//! Problems of a run, assessed but not yet described: findings about conditions, and assessments of
 //! facts (a process that failed, weights that differ, a run that does not learn).
 
 use crate::exit_message::ExitMessage;

@@ -6,8 +6,8 @@
 //! Some reasons come from the obstacle that an inspection found: the lock, socket, pipe or child that the rank
 //! waits for.
 //!
-//! How long a wait may last depends on its end. What cannot come is critical at once. Somebody at the other end
-//! of a connection, and a condition that the program polls for, may take their time: longer than ever before at
+//! The allowed length of a wait depends on what ends it. A wait that nothing can end is critical at once. A peer at
+//! the other end of a connection, or a condition that the program polls for, may take longer than ever before at
 //! that line of the program ([`Patience`](crate::watch::history::patience)), or than a usual bound where no wait
 //! at that line has ended yet.
 
@@ -201,8 +201,8 @@ impl<'a> LateRankCheck<'a> {
         }
     }
 
-    /// How long a wait may last that somebody else or a condition ends: `least_ms`, and longer than any at that
-    /// line, of which the longest so far has lasted `longest_ms`.
+    /// The allowed length of a wait that a peer or a condition ends: `least_ms`, and longer than any earlier wait at
+    /// that line, of which the longest lasted `longest_ms`.
     fn patience_at_line(&self, longest_ms: u64, least_ms: u64) -> u64 {
         longest_ms.saturating_mul(LONGER).max(least_ms).min(self.limits.rank0)
     }
@@ -278,7 +278,7 @@ impl<'a> LateRankCheck<'a> {
         if unseen { None } else { likely(Reason::Storage) }
     }
 
-    /// It, or what it waits for, waits for somebody at the other end of a connection, who may take their time.
+    /// The rank, or the process it waits for, waits for a peer at the other end of a connection, which may take long.
     fn by_somebody_remote(&self) -> Decision {
         let view = self.view;
         // Of a socket that no inspection names, no more is known.
@@ -466,7 +466,7 @@ impl<'a> LateRankCheck<'a> {
     }
 }
 
-/// Nobody who lives is at the other end of what it waits for, as far as an inspection shows that.
+/// Whether an inspection shows that no live process is at the other end of the wait.
 fn awaits_nobody(inspection: &Inspection) -> bool {
     let named = |pid: &u32| inspection.children.iter().find(|child| child.pid == *pid);
     let is_dead = |pid: &u32| named(pid).is_some_and(|child| matches!(child.state, 'Z' | 'X'));

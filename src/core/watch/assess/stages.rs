@@ -1,5 +1,5 @@
 //! The start and the end of a run: ranks that do not join the rendezvous, ranks that do not exit, and, after a
-//! death, the rank that was the first to leave the common order of collectives.
+//! death, the rank that was the first to call a different collective.
 
 use crate::limits::TimeLimits;
 use crate::model::{Model, RankLife, RankModel};

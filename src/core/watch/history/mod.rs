@@ -1,4 +1,4 @@
-//! Stage 1: what is remembered of each rank and host between samples, and each rank as it is now.
+//! Stage 1: the history of each rank and host between samples, and the current state of each rank.
 //!
 //! [`rank_history`], [`movement`], [`silence`], [`patience`], [`inspections`] and [`hosts`] take samples and replies;
 //! [`run_view`] joins them with the latest sample. [`program`] has the lookups of facts about one rank: whether

@@ -1,4 +1,4 @@
-//! Compares what each rank passed to `init_process_group` with the plan and with the other ranks: the hook reads
+//! Compares the arguments of `init_process_group` on each rank with the plan and with the other ranks: the hook reads
 //! the arguments where they are passed, before PyTorch uses them.
 //!
 //! Ranks may form groups of their own, each with an address or a port, as long as there are enough ranks for

@@ -1,5 +1,5 @@
-//! Finds the first collective on which the members of a group disagree, and the rank that left the common
-//! order.
+//! Finds the first mismatched collective of a group, and the rank that was the first to call a different
+//! one.
 //!
 //! Two sources: the latest collectives of ranks that stand still (exact, with call sites), and the beginnings
 //! of iterations of ranks that run on (a call left out with the same shape raises no error anywhere, but from

@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// What is found of two ranks after so many steps; `value` is what a rank has at a step.
+    /// The drift between two ranks after `steps` steps; `value` returns the value of a rank at a step.
     fn found(steps: u64, value: impl Fn(u64, u64) -> f64) -> Option<NormalizerDrift> {
         let mut all = [RankHistory::default(), RankHistory::default()];
         let mut known = NormalizerComparison::default();

@@ -1,4 +1,4 @@
-//! Finds stragglers: the rank that is last into the collectives of most iterations, and why.
+//! Finds stragglers: the rank that enters the collectives of most iterations last, and the cause.
 //!
 //! All members leave a synchronizing collective nearly together, so the rank that waited least arrived last:
 //! no clocks need to agree. An iteration is the unit, over windows of [`WINDOW`]. The median lateness of a

@@ -208,12 +208,12 @@ fn children(sample: &RankSample, inspection: Option<&Inspection>, inner: &[Inner
     list.into_iter().take(CHILDREN).collect()
 }
 
-/// `rank 2 of 4 of its own`; `None` for other processes.
+/// `rank 2 of 4 in its own group`; `None` for other processes.
 fn member(child: &InspectedChild, inner: &[InnerRank]) -> Option<String> {
     let by_hook = inner.iter().find(|inner| inner.pid == child.pid);
     let by_hook = by_hook.and_then(|inner| Some((inner.rank?, inner.world_size?)));
     let (rank, size) = by_hook.or(child.member)?;
-    Some(format!("rank {rank} of {size} of its own"))
+    Some(format!("rank {rank} of {size} in its own group"))
 }
 
 /// A frame of Rust's own library, whose paths are those of the build machine.

@@ -275,7 +275,7 @@ fn order_deadlock(
     let ranks: Vec<Rank> = ring.iter().map(|(rank, _)| *rank).collect();
     let words = vec![("ranks", ranges(&ranks)), ("places", places.join(", "))];
     let mut facts = places;
-    facts.push("each of them waits in a group that another one has not entered".into());
+    facts.push("each of them waits in a process group that another one has not entered".into());
     let certainty = if is_proved { Certainty::Proved(Proof::Ring) } else { Certainty::Likely };
     VerdictBuilder {
         waiter: ranks.first().copied(),
@@ -740,7 +740,7 @@ fn shortage_of_cores(view: &RankView<'_>) -> Vec<String> {
         ));
     }
     facts.push(format!(
-        "meanwhile, it may be silent {} times longer before the verdict is critical",
+        "the verdict becomes critical only after {} times the usual silence",
         program::stretch(view)
     ));
     facts

@@ -128,9 +128,9 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
         }
         DriftConfidence::Rounding => "they differ by rounding only, as on hosts with different processors",
         DriftConfidence::InPart => {
-            "other weights stay equal: these may be meant to differ, or are not synchronized"
+            "other weights stay equal: these differ on purpose, or are not synchronized"
         }
-        DriftConfidence::Seldom => "equal only after some collectives: weights are averaged now and then",
+        DriftConfidence::Seldom => "equal only after some collectives: weights are averaged occasionally",
         DriftConfidence::NeverExchanged => {
             "equal at start, and nothing as large as the weights was exchanged since"
         }
@@ -173,10 +173,10 @@ pub(crate) fn replicas_differ(model: &Model, drift: &WeightDrift) -> VerdictRepo
              model is built; load checkpoints on every rank"
         }
         DriftConfidence::Seldom => {
-            "average gradients at every step to train one model; ignore this if local steps are meant (local SGD)"
+            "average gradients at every step to train one model; ignore this for local SGD"
         }
         DriftConfidence::NeverExchanged => {
-            "all-reduce gradients before each step, as DDP does; ignore this if each rank trains a model of its own"
+            "all-reduce gradients before each step, as DDP does; ignore this if each rank trains its own model"
         }
         DriftConfidence::InPart
         | DriftConfidence::Rounding

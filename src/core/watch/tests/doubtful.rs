@@ -1,5 +1,5 @@
-//! Healthy programs whose evidence resembles trouble: cores are short, what was seen is over, or what a rank
-//! waits for will come by itself. Beside each, the same evidence where it means trouble.
+//! Healthy programs whose evidence resembles a problem: cores are short, the observed state has passed, or a rank's
+//! wait will end without help. Next to each, the same evidence of a real problem.
 
 use super::lab::*;
 use crate::reason::Reason;
@@ -403,7 +403,7 @@ fn child_dead_before_wait_is_not_the_cause() {
 
 #[test]
 fn process_that_ran_between_samples_is_not_halted() {
-    // It is stopped for a moment now and then; a starved agent always comes at such a moment.
+    // It is stopped briefly from time to time; a starved agent always samples at such a moment.
     let does = |runs: bool| {
         move |at: u64, sample: &mut RankSample, _: &mut Inspection| {
             sample.state = 'T';
@@ -692,7 +692,7 @@ fn wait_for_slow_helpers_is_never_critical() {
                 python(&["/site-packages/stable_baselines3/common/vec_env/subproc_vec_env.py", "/w/t.py"]);
             sample.signals.children = vec![child(77, 'S')];
         }),
-        ("a manager's queue, beside an old zombie", |at, sample, inspection| {
+        ("a manager's queue, next to an old zombie", |at, sample, inspection| {
             asks_a_server(at, sample, inspection);
             let owner = Some(holder(77, "python"));
             inspection.obstacle = Some(Obstacle::Connection { peer: "/tmp/listener".into(), owner });
@@ -775,7 +775,7 @@ fn watch_3_lock_that_outlasts_its_line_is_certain() {
     assert_eq!((first.reason_code, first.proof), (Reason::Lock, Some(Proof::Outlasted)));
     assert!(first.latency_s >= 3_600.0, "{first:?}");
     assert_eq!(reported.len(), 2, "{reported:?}");
-    // A thread of its own waits for somebody: it is no lock that nobody gives back.
+    // Another of its threads waits for a peer: the lock will be released.
     let c = script(FREE, 3_700_000, &|at, sample, inspection| {
         locked(at, sample, inspection);
         inspection.awaits = vec![77];

@@ -166,7 +166,7 @@ fn p32_new_gpu_error_or_loss_is_reported() {
         }
         c.with_gpu(0);
         c.pass(2_000);
-        assert_eq!(c.verdicts(), [], "an old error is no news");
+        assert_eq!(c.verdicts(), [], "an old error is not reported again");
         c.agents[0].gpus = vec![broken];
         let verdict = alarm(&mut c, 1_000);
         expect(&verdict, Some(0), reason);

@@ -1,4 +1,4 @@
-//! A cluster whose ranks train in lock step, tick by tick, with faults laid over it.
+//! A cluster whose ranks train in lock step, tick by tick, with injected faults.
 
 use crate::event::Event;
 use crate::reason::Reason;
@@ -203,7 +203,7 @@ pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shi
         .collect();
 }
 
-/// Fingerprints of the weights of a script whose optimizer has made so many steps.
+/// Fingerprints of the weights of a script whose optimizer has made `steps` steps.
 pub fn weights(steps: u64) -> Vec<FingerprintSample> {
     let at = |step: u64| FingerprintSample {
         step,

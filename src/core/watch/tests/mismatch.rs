@@ -457,7 +457,7 @@ fn op_mismatch_in_script_is_certain() {
         page.recent.iter_mut().for_each(|call| call.train_iter += u64::from(rank));
     }
     c.pass(3_000);
-    assert_eq!(reds(&c), [], "steps alone are no difference");
+    assert_eq!(reds(&c), [], "steps alone are not a difference");
     instead(&mut c, 1, 101, |call| call.op = "broadcast".into());
     let verdict = alarm(&mut c, 3_000);
     expect(&verdict, Some(1), Reason::OpMismatch);

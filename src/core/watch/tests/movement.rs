@@ -12,7 +12,7 @@ use rankdeck_types::ids::Rank;
 /// What the late rank of a script does: a moment in milliseconds since the others wait, and its sample.
 type Does<'a> = &'a dyn Fn(u64, &mut RankSample);
 
-/// A script that trains for ten seconds, with a tracker beside every rank that takes a twentieth of a core
+/// A script that trains for ten seconds, with a tracker next to every rank that uses a twentieth of a core
 /// and writes all the time. Then the others wait for rank `late`, which waits for a lock unless `does`
 /// changes that.
 fn script(late: u32, ms: u64, inspection: Option<Inspection>, does: Does<'_>) -> Cluster {
@@ -150,7 +150,7 @@ fn network_replies_count_as_progress_of_reader() {
         (main(sample).net_bytes, main(sample).turns) = (Some(5_000 + at / 2_000 * 300), 70 + at / 2_000);
     };
     only_expected(&script(0, 60_000, None, &answers));
-    // A thread beside it talks to a tracker.
+    // Another thread sends to a tracker.
     let beside = |at: u64, sample: &mut RankSample| {
         sample.wchan = "wait_woken".into();
         main(sample).net_bytes = Some(5_000 + at / 2_000 * 300);

@@ -1,4 +1,4 @@
-//! What must not alarm: nothing red, whatever the amber.
+//! Healthy runs: no critical verdict, whatever the warnings.
 
 use super::lab::*;
 use crate::event::Event;
@@ -90,7 +90,7 @@ fn n5_log_normal_environments_are_not_critical() {
         let mut state = seed;
         let mut left = [0f64; 4];
         let mut seq = 1_000u64;
-        // Median 40 ms; the 99.9 % quantile a hundred times that.
+        // Median 40 ms; the 99.9% quantile a hundred times that.
         drive(&mut c, 30 * 60_000, |rank, _, sample| {
             let rank = rank as usize;
             if rank == 0 && left.iter().all(|left| *left <= 0.0) {
@@ -161,7 +161,7 @@ fn n3_start_on_busy_host_gets_more_time() {
         (Severity::Amber, Reason::RendezvousIncomplete)
     );
 
-    // It stops getting on: nothing moves although there is a core again.
+    // It stops making progress: nothing moves although a core is free again.
     for agent in &mut c.agents {
         agent.signals.pressure = None;
     }

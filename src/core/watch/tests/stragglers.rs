@@ -98,7 +98,7 @@ impl CrowdedRun {
         (self.seed >> 33) % below
     }
 
-    /// So long, with iterations of `long` ms and up to a half more, of which rank `r` waits `waits[r]`
+    /// Runs for `ms` ms, with iterations of `long` ms and up to a half more, of which rank `r` waits `waits[r]`
     /// percent, all of it at the end. `each` adds what the kernel shows.
     fn go(&mut self, ms: u64, long: u64, waits: [u64; 4], each: impl Fn(u32, u64, &mut RankSample)) {
         let since = self.c.now.0;

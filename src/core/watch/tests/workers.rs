@@ -188,7 +188,7 @@ fn ranks_of_its_own_are_reported_once() {
             _ => None,
         })
         .collect();
-    assert_eq!(noted, ["4 ranks of its own: world 4, backend gloo"]);
+    assert_eq!(noted, ["4 ranks in its own group: world 4, backend gloo"]);
     assert_eq!(c.model().ranks[0].inner.len(), 4);
     // Another round of them takes the place of the first.
     (0..4).for_each(|rank| c.rank_event(0, inner(rank, 4)));
@@ -233,13 +233,16 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
     let stalled = stalled.unwrap_or_else(|| panic!("{:?}", c.verdicts()));
     let of_one: Vec<&String> =
         stalled.card.observations.iter().filter(|line| line.starts_with("rank 1: pid")).collect();
-    assert!(of_one[0].contains("rank 3 of 4 of its own") && of_one[0].contains("/w/hang.py:9"), "{of_one:?}");
+    assert!(
+        of_one[0].contains("rank 3 of 4 in its own group") && of_one[0].contains("/w/hang.py:9"),
+        "{of_one:?}"
+    );
     assert!(stalled.card.observations.iter().any(|line| line.contains("4 ranks of its own")), "{stalled:?}");
 }
 
 // Input and normalizers.
 
-/// Ranks that wait for input during these shares of the time, for so long.
+/// Ranks that wait for input during these shares of the time, for `ms` ms.
 fn loads(shares: [f64; 4], ms: u64) -> Cluster {
     waits(InputKind::DataLoader, shares, ms)
 }

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - EXCHANGE-1: every message begins with its sender's call. Data of another collective are not used, and
 //!   the error names the sender.
-//! - EXCHANGE-2: no wait exceeds its deadline, and the error names the rank that did not answer.
+//! - EXCHANGE-2: no wait exceeds its deadline, and the error names the rank that did not respond.
 //! - Both ends of an exchange combine (value of the lower rank, value of the higher rank), so that both end
 //!   with the same bits.
 
@@ -45,13 +45,13 @@ pub(crate) struct PeerConnections {
     spinner: Spinner,
 }
 
-/// How long a rank asks shared memory again and again before it sleeps: to be woken takes about 50 us.
+/// How long a rank polls shared memory before it sleeps: waking it up takes about 50 us.
 const SPIN: Duration = Duration::from_micros(100);
-/// After so many waits in a row that were longer, only every so many waits begin with it.
+/// After [`SPIN_MISSES`] longer waits in a row, only every [`SPIN_EVERY`]th wait starts with polling.
 const SPIN_MISSES: u32 = 8;
 const SPIN_EVERY: u32 = 16;
 
-/// Decides whether a wait begins with asking. Where waits are longer than that, or where other work takes the
+/// Decides whether a wait starts with polling. Where waits are longer than that, or where other work takes the
 /// peer's core, it would only cost time.
 struct Spinner {
     enabled: bool,

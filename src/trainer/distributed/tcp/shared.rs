@@ -2,7 +2,7 @@
 //!
 //! Two ranks that have connected over TCP and find that they are on one host exchange their records through an
 //! anonymous file: one rank makes it and offers it over the connection, the other opens it at `/proc` and checks
-//! the token in it. Where it cannot, as in another container, records go on over TCP. Each direction is a ring of
+//! the token in it. Where it cannot, as in another container, records stay on TCP. Each direction is a ring of
 //! slots, one record in each, written by one rank and read by the other in place. The TCP connection stays: its
 //! bytes wake a rank that sleeps, and its end is the end of the peer. The file is as private as the ranks: it has
 //! no name, belongs to their user and ends with them, so records in it are not encrypted.
@@ -273,7 +273,7 @@ impl SharedLink {
         }
     }
 
-    /// Whether a rank that waits for a record, for a slot or for both can go on.
+    /// Whether a rank that waits for a record, for a slot or for both can continue.
     pub(crate) fn is_ready(&self, reads: bool, writes: bool) -> bool {
         let record = reads && self.seen.is_none() && (self.closed || self.has_record());
         record || writes && (self.closed || self.has_slot())
@@ -482,7 +482,7 @@ impl PeerLink {
         }
     }
 
-    /// Whether a rank that dozes can go on at once.
+    /// Whether a sleeping rank can continue at once.
     pub(crate) fn is_ready(&self, reads: bool, writes: bool) -> bool {
         match self {
             PeerLink::Stream(_) => false,

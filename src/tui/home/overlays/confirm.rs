@@ -1,4 +1,4 @@
-//! Asks before something that cannot be undone.
+//! Asks for confirmation of an action that cannot be undone.
 
 use crate::home::model::Home;
 use crate::home::{Cx, DrawCtx, Handled, HomeAction, HomeRequest, HomeUi, HomeView};

@@ -1,4 +1,4 @@
-//! The pages of the home screen. A page knows the data, its own state and the kit, but no other page.
+//! The pages of the home screen. A page uses the data, its own state and the kit, but no other page.
 
 pub(super) mod compare;
 pub(super) mod experiments;

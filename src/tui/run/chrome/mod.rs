@@ -1,4 +1,4 @@
-//! What surrounds every page: header, totals, status line, timeline, footer.
+//! The frame of every page: header, totals, status line, timeline, footer.
 
 pub mod footer;
 pub mod header;

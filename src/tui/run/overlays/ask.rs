@@ -1,4 +1,4 @@
-//! A question of a link: an unknown host key, a passphrase, a password. What is typed is never shown.
+//! A question of a link: an unknown host key, a passphrase, a password. The input is never shown.
 
 use crate::run::action::{Request, ScreenAction};
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
@@ -29,7 +29,7 @@ pub struct LinkPrompt {
     pub prompt: Prompt,
     /// What was typed; shown masked.
     pub input: String,
-    /// For host keys: `yes` is selected. The default is no.
+    /// For host keys: `yes` is selected. The default is "no".
     pub yes: bool,
 }
 

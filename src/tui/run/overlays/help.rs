@@ -157,7 +157,7 @@ const TERMS: &[GlossaryEntry] = &[
     ("evaluation", "episodes without exploration on rank 0, for the curve and the best checkpoint"),
     ("culprit", "in evidence: the rank that blocks the others, shown as waiting"),
     ("warning", "worth knowing, no action needed"),
-    ("critical", "act"),
+    ("critical", "act now"),
 ];
 
 /// The terms that contain what was typed, or whose meaning does.

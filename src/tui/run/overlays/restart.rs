@@ -105,7 +105,7 @@ impl Component<RunScreen> for RestartForm {
             let offered = standing.is_some_and(CodeStanding::is_offered);
             let (role, key) = match draft.choice {
                 CodeChoice::New => (Role::Accent, "; shift-tab keeps the old code"),
-                CodeChoice::Same if offered => (Role::Warn, "; shift-tab takes the new code"),
+                CodeChoice::Same if offered => (Role::Warn, "; shift-tab uses the new code"),
                 CodeChoice::Same => (Role::Text, ""),
             };
             let key = if standing.is_some_and(|code| code.in_place) { "" } else { key };
@@ -213,7 +213,7 @@ pub(crate) fn add_code(view: &mut ViewState, answer: &FileAnswer) -> Option<Stri
     let code = answer.code.as_ref().filter(|_| confirm.kind == ConfirmKind::Restart && !is_answered)?;
     let mut line = words::clean(&code.text(CodeChoice::Same));
     if code.is_offered() {
-        line.push_str("; `restart code=new` takes the new code");
+        line.push_str("; `restart code=new` uses the new code");
     }
     confirm.text.push(line.clone());
     Some(line)

@@ -69,7 +69,7 @@ fn no_series(model: &Model) -> Option<&'static str> {
 
 fn no_former(model: &Model) -> Option<&'static str> {
     let has_past = model.charts().any(|(_, series)| series.past().next().is_some());
-    (!has_past).then_some("no restart has discarded anything")
+    (!has_past).then_some("no values of earlier generations")
 }
 
 /// The charts page.
@@ -346,7 +346,7 @@ fn no_charts(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect) {
     let inner = ctx.pane(buf, area, ctx.title("charts", "over env_step"), Vec::new());
     let own = ctx.model.plan.as_ref().filter(|plan| !plan.is_builtin());
     let why = match own.is_some_and(|plan| plan.experiment.metrics == Default::default()) {
-        true => "no values found in the output yet; [metrics] sets where to look",
+        true => "no values found in the output yet; set patterns in [metrics]",
         false => "no values yet",
     };
     put(buf, inner, usize::from(inner.height / 2), Line::from(ctx.s(why, Role::Dim)).centered());
@@ -806,7 +806,7 @@ fn bin_readouts(
                 spans.push(ctx.s(format!(" of {of}"), Role::Dim));
             }
         }
-        None => spans.push(ctx.s(format!("nothing there, of {of}"), Role::Dim)),
+        None => spans.push(ctx.s(format!("0 of {of}"), Role::Dim)),
     }
     if let Some(before) = view.pin.and_then(|pin| column_at(series, scale, pin)) {
         let apart = column.bins.mean() - before.bins.mean();

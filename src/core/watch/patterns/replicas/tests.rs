@@ -271,7 +271,7 @@ fn intended_differences_are_never_critical() {
         Some(FingerprintSample { shapes: rank, ..taken(step, &together(own), f64::from(rank)) })
     });
     assert_eq!(grounds(&found), None);
-    // A noise of each rank's own, beside weights that all share.
+    // Noise that differs by rank, next to weights that all share.
     let found = run(4, 60, |rank, step| {
         let mut lanes = together(step);
         lanes[7] = if step == 0 { 9 } else { rank * 1_000 + step as u32 };

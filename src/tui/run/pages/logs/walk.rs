@@ -1,4 +1,4 @@
-//! Ways through the log: rows, matches, moments, and the lines of all ranks around a match. Where lines that
+//! Navigation in the log: rows, matches, times, and the lines of all ranks around a match. Where lines that
 //! are held here end, the search continues in the files that the hosts keep.
 
 use crate::run::pages::PageCx;

@@ -326,7 +326,7 @@ impl RanksPage {
                 spare = rest;
                 chosen.push((column, cells));
             }
-            // Once the gauges have their place, before identity and history get theirs: the operation beside
+            // Once the gauges have their place, before identity and history get theirs: the operation next to
             // its number.
             let gauged = column == Column::Power || !gpus && column == Column::Memory;
             let is_wide = |(column, _): &&mut (Column, usize)| gauged && *column == Column::Collective;
