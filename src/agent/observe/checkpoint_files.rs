@@ -26,6 +26,7 @@ use rankdeck_types::path_pattern;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -90,8 +91,10 @@ const FILES: usize = 256;
 const ENTRIES: usize = 50_000;
 const DEPTH: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// Between two searches while ranks run, and the bounds of each.
+/// Between two searches while ranks run: this long at first, then twice as long each time up to the bound.
+const SEARCH_FIRST: Duration = Duration::from_secs(5);
 const SEARCH_ROUND: Duration = Duration::from_secs(30);
+/// Bounds of each.
 const SEARCH_ENTRIES: usize = 5_000;
 const SEARCH_PATIENCE: Duration = Duration::from_millis(50);
 /// A file, and a directory of files, are complete when they have not changed for this long.
@@ -248,8 +251,10 @@ struct FilesState {
     reported: BTreeMap<PathBuf, SystemTime>,
     /// Environment steps of the ranks over time.
     steps: StepHistory,
-    /// The next search.
-    search_at: Option<Instant>,
+    /// Checkpoints that had changed within the last moment when they were found, with their inodes.
+    unsettled: BTreeMap<PathBuf, u64>,
+    /// The next search, and the time until the one after it.
+    search_at: Option<(Instant, Duration)>,
     thread: Option<Thread>,
 }
 
@@ -402,17 +407,21 @@ impl CheckpointFiles {
 
     /// CHECKPOINT-3. Checkpoints that have been completed since the last call, oldest first.
     fn completed(&self, now: SystemTime) -> Vec<CheckpointFile> {
-        let (search, closed, is_due) = {
+        let (search, closed, unsettled, is_due) = {
             let mut state = self.lock();
-            let due = state.search_at.get_or_insert_with(|| Instant::now() + SEARCH_ROUND);
+            let (due, round) =
+                state.search_at.get_or_insert_with(|| (Instant::now() + SEARCH_FIRST, SEARCH_FIRST));
             let is_due = *due <= Instant::now();
             if is_due {
-                *due = Instant::now() + SEARCH_ROUND;
+                *round = (*round * 2).min(SEARCH_ROUND);
+                *due = Instant::now() + *round;
             }
-            (state.search(), state.closed.clone(), is_due)
+            (state.search(), state.closed.clone(), std::mem::take(&mut state.unsettled), is_due)
         };
-        let Some(mut search) = search.filter(|_| is_due || !closed.is_empty()) else { return Vec::new() };
+        let begins = is_due || !closed.is_empty() || !unsettled.is_empty();
+        let Some(mut search) = search.filter(|_| begins) else { return Vec::new() };
         (search.most, search.patience) = (SEARCH_ENTRIES, SEARCH_PATIENCE);
+        unsettled.keys().for_each(|path| search.add_named(path));
         for path in &closed {
             search.add_named(path);
             // It may have got its last name since, and others may have been written meanwhile.
@@ -428,11 +437,11 @@ impl CheckpointFiles {
         let found: Vec<FoundCheckpoint> = search
             .found
             .into_iter()
-            .map(|(path, (bytes, modified))| FoundCheckpoint {
-                is_folder: path.is_dir(),
-                path,
-                bytes,
-                modified,
+            .map(|(path, (bytes, modified))| {
+                let data = std::fs::symlink_metadata(&path).ok();
+                let (is_folder, inode) = data.map_or((false, 0), |data| (data.is_dir(), data.ino()));
+                let replaced = unsettled.get(&path).is_some_and(|before| *before != inode);
+                FoundCheckpoint { is_folder, inode, replaced, path, bytes, modified }
             })
             .collect();
         // Complete files are reported, or known already.
@@ -444,9 +453,15 @@ impl CheckpointFiles {
         // What has gone was renamed or removed.
         let there: BTreeSet<PathBuf> = closed.into_iter().filter(|path| path.exists()).collect();
         let (mut own, seen, run_dir) = {
-            let state = self.lock();
-            let new = found.into_iter().filter(|found| state.is_new(found, now));
-            (new.collect::<Vec<FoundCheckpoint>>(), state.seen(), state.run_dir.clone())
+            let mut state = self.lock();
+            // Looked at again at the next call, before the next search.
+            let changing =
+                found.iter().filter(|found| !found.is_settled(now) && state.is_own(found)).take(FILES);
+            let changing = changing.map(|found| (found.path.clone(), found.inode)).collect();
+            let new =
+                found.into_iter().filter(|found| state.is_new(found, now)).collect::<Vec<FoundCheckpoint>>();
+            state.unsettled = changing;
+            (new, state.seen(), state.run_dir.clone())
         };
         let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path) || there.contains(&found.path);
         // CHECKPOINT-4.
@@ -482,7 +497,14 @@ impl CheckpointFiles {
         let CheckpointSearch { found, mut complete, .. } = search;
         let found = found.into_iter();
         let mut files: Vec<FoundCheckpoint> = found
-            .map(|(path, (bytes, modified))| FoundCheckpoint { path, bytes, modified, is_folder: false })
+            .map(|(path, (bytes, modified))| FoundCheckpoint {
+                path,
+                bytes,
+                modified,
+                is_folder: false,
+                inode: 0,
+                replaced: false,
+            })
             .collect();
         // CHECKPOINT-4.
         let is_seen = |found: &FoundCheckpoint| seen.contains(&found.path);
@@ -525,18 +547,24 @@ impl FilesState {
 
     /// CHECKPOINT-3. It is complete, and not known.
     fn is_new(&self, found: &FoundCheckpoint, now: SystemTime) -> bool {
-        let FoundCheckpoint { path, bytes, modified, is_folder } = found;
-        let settled = if *is_folder { SETTLED_FOLDER } else { SETTLED };
-        // A time in the future is one of another clock.
-        let is_settled = now.duration_since(*modified).map_or(true, |age| age >= settled);
+        let FoundCheckpoint { path, bytes, modified, .. } = found;
+        // A rank that saves more often than files settle: one version in a while is enough.
+        let is_old = |(_, before): &(u64, SystemTime)| {
+            modified.duration_since(*before).is_ok_and(|age| age >= SEARCH_ROUND)
+        };
+        let replaced = found.replaced && self.recorded.get(path).is_none_or(is_old);
+        (found.is_settled(now) || replaced)
+            && self.is_own(found)
+            && self.recorded.get(path) != Some(&(*bytes, *modified))
+    }
+
+    /// It has its last name, is closed, and ranks do not report it themselves.
+    fn is_own(&self, found: &FoundCheckpoint) -> bool {
+        let FoundCheckpoint { path, modified, .. } = found;
         let is_reported = self.reported.iter().any(|(reported, at)| {
             (path.starts_with(reported) || reported.starts_with(path)) && *modified <= *at + AGAIN
         });
-        is_settled
-            && CheckpointNames::is_final(path)
-            && !self.written.contains(path)
-            && !is_reported
-            && self.recorded.get(path) != Some(&(*bytes, *modified))
+        CheckpointNames::is_final(path) && !self.written.contains(path) && !is_reported
     }
 
     fn file(&self, found: &FoundCheckpoint, observed: bool) -> CheckpointFile {
@@ -560,6 +588,17 @@ struct FoundCheckpoint {
     bytes: u64,
     modified: SystemTime,
     is_folder: bool,
+    inode: u64,
+    /// Another file has taken its name since the last look: that one was complete.
+    replaced: bool,
+}
+
+impl FoundCheckpoint {
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let settled = if self.is_folder { SETTLED_FOLDER } else { SETTLED };
+        // A time in the future is one of another clock.
+        now.duration_since(self.modified).map_or(true, |age| age >= settled)
+    }
 }
 
 /// When ranks came to which step; thinned out when it is full.
@@ -893,7 +932,7 @@ mod tests {
     }
 
     fn search_now(files: &CheckpointFiles) {
-        files.lock().search_at = Some(Instant::now());
+        files.lock().search_at = Some((Instant::now(), SEARCH_ROUND));
     }
 
     #[test]
@@ -924,6 +963,28 @@ mod tests {
         let mut both = recorded(&files, made.path(), 9);
         both.sort();
         assert_eq!(both, ["model.pt", "other.pt"], "without a search");
+    }
+
+    /// Scripts of small networks save several times in a second.
+    #[test]
+    fn checkpoint_3_replaced_without_pause_is_recorded() {
+        let made = tempfile::tempdir().unwrap();
+        let at = |name: &str| made.path().join(name);
+        let save = |text: &str| {
+            write(at("model.pt.tmp"), text).unwrap();
+            std::fs::rename(at("model.pt.tmp"), at("model.pt")).unwrap();
+        };
+        let files = begun(made.path());
+        save("1");
+        search_now(&files);
+        assert!(recorded(&files, made.path(), 0).is_empty(), "it may be in the middle of a save");
+        assert!(recorded(&files, made.path(), 0).is_empty(), "the same file");
+        save("12");
+        assert_eq!(recorded(&files, made.path(), 0), ["model.pt"], "without a search");
+        save("123");
+        assert!(recorded(&files, made.path(), 0).is_empty(), "one version in a while");
+        assert_eq!(recorded(&files, made.path(), 2), ["model.pt"], "the last one settles");
+        assert!(recorded(&files, made.path(), 2).is_empty());
     }
 
     #[test]
