@@ -1,6 +1,6 @@
-//! Metrics of runs in other tools. `rankdeck mlflow` writes recorded runs as an MLflow file store, for `mlflow ui` and MLflow's client.
-//! `tensorboard` fetches the event files of runs and opens them in TensorBoard; `export-metrics` exports a run's metrics
-//! to Prometheus until it ends.
+//! Metrics of runs in other tools. `rankdeck mlflow` writes recorded runs as an MLflow file store, for `mlflow ui` and
+//! MLflow's client. `tensorboard` fetches the event files of runs and opens them in TensorBoard; `export-metrics`
+//! exports a run's metrics to Prometheus until it ends.
 //!
 //! - The id of a run is derived from its name: written again, a run replaces itself, and nothing else in the
 //!   store changes.

@@ -6,8 +6,8 @@
 //!
 //! [`CommandOutput`] quotes in errors neither its input nor what is marked as a secret (HIDE-1).
 //!
-//! [`Script`] builds shell scripts for hosts. Values are quoted words, so that the commands are constants. Scripts have no newline and no `!`: the login
-//! shell may be csh, which interprets both before `/bin/sh`.
+//! [`Script`] builds shell scripts for hosts. Values are quoted words, so that the commands are constants. Scripts have
+//! no newline and no `!`: the login shell may be csh, which interprets both before `/bin/sh`.
 
 use super::session::BlockReason;
 use super::session::{SshChannel, SshSession, Stream};
