@@ -412,7 +412,7 @@ mod tests {
             let ends = [CONSOLE_SOCKET, EVENT_SOCKET, GUARD_NOTE, START_LOCK];
             ends.iter().for_each(|end| std::fs::write(folder.join(format!("{name}.{end}")), "").unwrap());
             mode(&folder, open);
-            let of = folder.join(format!("{name}.{CONSOLES}"));
+            let of = folder.join(format!("{name}.{CONSOLE_SOCKET}"));
             remove_sockets(&of);
             close_socket(&of);
             remove_note(&of.with_extension(GUARD_NOTE));

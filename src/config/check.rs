@@ -5,8 +5,7 @@ mod unknown;
 
 use super::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use super::document::{self, Node, Table, TomlEntry, TomlValue};
-use super::suggest::closest;
-use super::suggest::{wrong_type, wrong_value};
+use super::suggest::{self, closest, wrong_type, wrong_value};
 use super::syntax;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::schema::{self, ConfigKey, Keys, TextRule, ValueKind, Variant};

@@ -320,7 +320,7 @@ fn workdir(given: &str, folder: Option<&str>) -> String {
 }
 
 /// The comment of jobs that `rankdeck sbatch` submits, by which other commands find them.
-pub(super) const COMMENT: &str = "rankdeck";
+pub const COMMENT: &str = "rankdeck";
 
 /// Timeout of a command; a busy controller is slow.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -336,7 +336,7 @@ pub(super) type Ask<'a> = &'a dyn Fn(&str, &[&str]) -> Result<String, SlurmError
 
 /// A job of this user that rankdeck submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OwnJob {
+pub struct OwnJob {
     pub id: String,
     /// Its name: that of the experiment, unless an option of sbatch changed it.
     pub name: String,
@@ -357,7 +357,7 @@ impl OwnJob {
 
 /// Returns this user's running and waiting jobs that rankdeck submitted; `None` if Slurm is not here or does not
 /// answer soon.
-pub(super) fn own_jobs() -> Option<Vec<OwnJob>> {
+pub fn own_jobs() -> Option<Vec<OwnJob>> {
     own(&|program, args| run_within(program, args, GLANCE)).ok()
 }
 

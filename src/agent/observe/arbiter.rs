@@ -600,7 +600,8 @@ mod tests {
             bench.admit(0, SeriesSource::EventFile, found(10, name));
         }
         bench.decided(5);
-        let at = |second: u64| bench.begin + Duration::from_secs(second);
+        let begin = bench.begin;
+        let at = |second: u64| begin + Duration::from_secs(second);
         let text = bench.arbiter.summary(at(31), false).unwrap();
         assert!(text.contains("evaluator_step/") && !text.contains("evaluator_iter/"), "{text}");
         let used = Meanings::default();
@@ -611,7 +612,8 @@ mod tests {
         bench.admit(0, SeriesSource::Printed, found(10, "eval/reward_mean"));
         bench.decided(5);
         bench.admit(28, SeriesSource::EventFile, found(20, "eval/mean_reward"));
-        let at = |second: u64| bench.begin + Duration::from_secs(second);
+        let begin = bench.begin;
+        let at = |second: u64| begin + Duration::from_secs(second);
         assert_eq!(bench.arbiter.summary(at(31), false), None);
         bench.decided(33);
         let text = bench.arbiter.summary(at(33), false).unwrap();

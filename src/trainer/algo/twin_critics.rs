@@ -16,7 +16,7 @@ use super::device_metrics::{self, DeviceMetrics};
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
 use super::{BuildContext, Greedy, ScalarStat, bucket_bytes};
 use crate::collect::rollout::ActionBuffer;
-use crate::distributed::cuda::graph::CapturedPass;
+use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::{HostValues, PackedUpload, upload};
 use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{Observations, Spec};

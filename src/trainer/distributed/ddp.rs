@@ -589,7 +589,7 @@ fn divide(slots: &[GradientSlot], flags: &Tensor) -> Result<(), tch::TchError> {
 
 /// The devices of one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DataParallel {
+pub struct DataParallel {
     devices: Vec<Device>,
 }
 

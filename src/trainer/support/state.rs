@@ -115,7 +115,7 @@ impl RestoredState {
 
 /// This rank's own counters since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct RankCounters {
+pub struct RankCounters {
     /// Environment steps: one per accepted action.
     pub env_step: u64,
     /// Transitions that training may use.
@@ -172,7 +172,7 @@ impl RankCounters {
 /// by step and rank, their ends are therefore the last episodes of the whole run, however the episodes are
 /// spread over the ranks.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Interval {
+pub struct Interval {
     pub returns: Returns,
     /// Sum of their lengths.
     pub length: u64,
