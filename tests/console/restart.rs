@@ -181,12 +181,15 @@ fn origin_4_question_of_a_key_names_changed_files() {
 #[test]
 fn origin_5_screen_rejects_a_checkpoint_that_is_not_read() {
     let (mut model, view, answer) = scene_of_script();
-    let best = Some("/r/checkpoints/iter-200.ckpt".to_owned());
-    let sent = |model: &Model, keys: &str| press(model, &mut view.clone(), keys);
-    assert_eq!(sent(&model, "rb"), [ScreenAction::Send(Event::restart(best))], "nothing is recorded");
+    let from = |model: &Model, keys: &str| match press(model, &mut view.clone(), keys).as_slice() {
+        [ScreenAction::Send(Event::RestartRequested { from, .. })] => from.clone(),
+        other => other.first().map(|action| format!("{action:?}")),
+    };
+    let best = from(&model, "rb");
+    assert_eq!(best.as_deref(), Some("/r/checkpoints/iter-200.ckpt"), "nothing is recorded");
     model.plan.as_mut().unwrap().program = Some(ProgramFacts::default());
-    assert_eq!(sent(&model, "rb"), []);
-    assert_eq!(sent(&model, "rl"), [ScreenAction::Send(Event::restart(Some("latest".into())))]);
+    assert_eq!(from(&model, "rb"), None);
+    assert_eq!(from(&model, "rl").as_deref(), Some("latest"));
     let asks = |open: &str, keys: &str| {
         let mut view = view.clone();
         press(&model, &mut view, open);

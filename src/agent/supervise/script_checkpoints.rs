@@ -146,8 +146,8 @@ pub(crate) fn keep_aside(path: &Path, generation: Generation) -> io::Result<()> 
     keep(path, generation, false, "").map(drop)
 }
 
-/// Moves or copies a checkpoint; `place` names the copy of this host while it is made. Returns the directory where it is
-/// now. `None`: nothing was there, or a copy is there already.
+/// Moves or copies a checkpoint; `place` names the copy of this host while it is made. Returns the directory where it
+/// is now. `None`: nothing was there, or a copy is there already.
 fn keep(path: &Path, generation: Generation, is_continued: bool, place: &str) -> io::Result<Option<PathBuf>> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

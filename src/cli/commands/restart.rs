@@ -80,7 +80,7 @@ pub(crate) async fn restart(hosts_from: &HostsSource, mut args: RestartArgs) -> 
     }
     if let (Some(named), Some(end)) = (named, &queried) {
         if let Some(plan) = &end.model.plan
-            && let Some(HintedError { error, hint }) = origin::refusal(plan, next, Some(named))
+            && let Some(HintedError { error, hint }) = origin::refusal(plan, next, Some(named.as_str()))
         {
             return Err(Failure::usage(error).hint(hint));
         }

@@ -478,7 +478,7 @@ fn restart_launches_after_verified_stop() {
     let launch = &c.launches(1)[1];
     assert_eq!(
         (launch.generation.0, launch.resume.as_deref(), launch.master_port),
-        (1, Some("/ck/a.pt"), 40_002)
+        (1, Some("/ck/a.pt"), 40_004)
     );
     let started =
         c.reports.iter().filter(|(_, _, body)| matches!(body, ReportBody::RunStarted { .. })).count();

@@ -364,8 +364,8 @@ impl RestartDraft {
         }
     }
 
-    /// Why a restart from the source that is picked is rejected with this experiment. Where the present generation began
-    /// is not named by the user.
+    /// Why a restart from the source that is picked is rejected with this experiment. Where the present generation
+    /// began is not named by the user.
     fn refusal(&self, model: &Model, plan: &Plan, requested: &Experiment) -> Option<String> {
         let origins = origins(model);
         let origin = origins.get(self.selected).or(origins.last())?;
