@@ -1,16 +1,11 @@
-//! Slow work of a screen: files, charts as images, tmux. It runs on its own threads; the loop of the run is
-//! notified when a job is done.
+//! Slow work of a screen: files, charts as images, tmux, recorded runs to overlay on the charts. It runs on threads; the
+//! loop of the run is notified when a job is done.
+//!
+//! [`LatestWorker`] is for work of which only the latest request counts. Its thread belongs to the requester, and ends with
+//! it; a thread that hangs in a disk is abandoned.
 //!
 //! Invariants:
 //! - JOBS-1: at most [`AT_ONCE`] run at a time; a further one is refused, and the user sees that.
-//! Reads recorded runs to overlay on the charts, on another thread than the event loop.
-//!
-//! Slow work of which only the latest counts, on a thread: the loop of a run hands over a request, and takes the
-//! result once it is there.
-//!
-//! Owner: who makes the requests; the thread ends with it. A thread that hangs in a disk is left to itself.
-//!
-//! Invariants:
 //! - LATEST-1: a request never waits. At most one waits for the thread; a newer one replaces it.
 
 use super::record::reader::{self, Recording};

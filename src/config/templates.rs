@@ -189,7 +189,9 @@ fn texts(node: &Node) -> Vec<&str> {
 /// Returns the error for an override of a key that the program does not read.
 fn unread(set: &str, table: &str, name: &str) -> Diagnostic {
     let (path, value) = override_key::parse(set).map_or((set, ""), |parsed| (parsed.path, parsed.value));
-    let (key, value) = (format!("{table}.{name}"), value.trim());
+    // A table has no place in an argument.
+    let value = if value.trim().starts_with('{') { "VALUE" } else { value.trim() };
+    let key = format!("{table}.{name}");
     let source = Arc::new(SourceText::new("--set", set));
     let place = SourceSpan { source, range: 0..path.len() };
     Diagnostic::at(&place, format!("`{key}` does not reach your program"))

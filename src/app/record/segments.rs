@@ -300,7 +300,7 @@ pub(super) struct RecordingStatus {
 
 /// The sending end.
 #[derive(Debug)]
-pub(super) struct RecordingQueue {
+pub(crate) struct RecordingQueue {
     jobs: Option<SyncSender<(Timestamp, Job)>>,
     /// Disconnected once the thread has ended.
     over: Receiver<()>,

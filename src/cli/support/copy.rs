@@ -46,8 +46,8 @@ const MOST_REASONS: usize = 64;
 /// Most files beyond the size limit that are named.
 const NAMED: usize = 8;
 /// Of a run's own directory: copies of code by earlier versions, sockets and locks, notes of the agent.
-const NOT_RESULTS: [&str; 6] =
-    ["code-*", "run", "work-before.json", "elsewhere.json", "disk-mark", "node*/resume"];
+const NOT_RESULTS: [&str; 7] =
+    ["code-*", "run", "work-before.json", "writers.json", "elsewhere.json", "disk-mark", "node*/resume"];
 /// The hook for Python ranks.
 const HOOK: &str = "node*/gen*/python";
 
