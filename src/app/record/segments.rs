@@ -232,7 +232,7 @@ impl SegmentRing {
     }
 
     /// The queue of the thread, for other files.
-    pub(crate) fn queue(&self) -> &RecordingQueue {
+    pub(super) fn queue(&self) -> &RecordingQueue {
         &self.queue
     }
 }
@@ -300,7 +300,7 @@ pub(super) struct RecordingStatus {
 
 /// The sending end.
 #[derive(Debug)]
-pub(crate) struct RecordingQueue {
+pub(super) struct RecordingQueue {
     jobs: Option<SyncSender<(Timestamp, Job)>>,
     /// Disconnected once the thread has ended.
     over: Receiver<()>,
