@@ -12,7 +12,7 @@ use crossterm::{Command, cursor, event, queue, terminal};
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Rect, Size};
-use ratatui::{Frame, Terminal};
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -83,11 +83,17 @@ impl Tty {
         // Not the standard library's handle: other writers would wait for its lock.
         let writer = TerminalWriter::new(File::from(io::stdout().as_fd().try_clone_to_owned()?))?;
         *current() = Some(writer.clone());
-        let Ok(painter) = Terminal::new(TestBackend::new(0, 0));
-        let mut tty = Tty { painter, writer, log };
+        let mut tty = Tty { painter: painter(Rect::default()), writer, log };
         tty.enter()?;
         Ok(tty)
     }
+}
+
+/// What frames of this size are painted on; nothing is shown on its backend, which has no cells.
+fn painter(area: Rect) -> Terminal<TestBackend> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+    let Ok(painter) = Terminal::with_options(TestBackend::new(0, 0), options);
+    painter
 }
 
 fn current() -> MutexGuard<'static, Option<TerminalWriter>> {
@@ -99,8 +105,7 @@ impl Surface for Tty {
         let size = self.size()?;
         let area = Rect::new(0, 0, size.width, size.height);
         if *self.painter.current_buffer_mut().area() != area {
-            self.painter.backend_mut().resize(size.width, size.height);
-            let Ok(()) = self.painter.resize(area);
+            self.painter = painter(area);
         }
         paint(&mut self.painter.get_frame());
         self.writer.frame(std::mem::replace(self.painter.current_buffer_mut(), Buffer::empty(area)))
