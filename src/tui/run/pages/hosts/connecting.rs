@@ -3,13 +3,12 @@
 use crate::run::pages::PageDrawCtx;
 use crate::run::pages::hosts::draw::{link, trouble};
 use rankdeck_core::model::HostModel;
-use rankdeck_kit::{Role, meter, text};
+use rankdeck_kit::{Role, meter, put_lines, text};
 use rankdeck_types::hidden;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 
 /// A host that has not started its agent by then gets a hint, in milliseconds.
 const SLOW_MS: u64 = 3000;
@@ -48,7 +47,7 @@ pub fn draw(ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         }
     }
     lines.extend(plan(ctx));
-    Text::from(lines).render(inner, buf);
+    put_lines(buf, inner, lines);
 }
 
 fn line(ctx: &PageDrawCtx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<'static>> {
