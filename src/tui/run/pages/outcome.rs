@@ -155,7 +155,7 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
     if !steering.replay && !steering.read_only {
         let long = "restart from a checkpoint or from scratch";
         offer(ScreenCommand::Restart, false, "restart", long.into());
-        let long = "restart with changed config keys";
+        let long = "restart from any checkpoint, with changed config keys";
         offer(ScreenCommand::RestartWith, false, "restart with changes", long.into());
     }
     if steering.again && !steering.read_only {
