@@ -6,8 +6,8 @@
 
 `rankdeck demo` with eight simulated ranks per host (sixteen at 4,096), two reports of each host per second (one from 256 ranks on, as agents
 give them), in a terminal of 200 x 60. The
-simulated hosts are threads of the same process: the console's share of a core is that of the main thread and of the one that writes the record, and the
-memory is that of all. Keys are pressed at random moments of each page in turn: j, k, G and g,
+simulated hosts are threads of the same process: the console's share of a core is that of the main thread, of the one that writes the terminal and of the one
+that writes the record, and the memory is that of all. Keys are pressed at random moments of each page in turn: j, k, G and g,
 and the numbers of the pages. Measured is the time from the key's byte to the last byte of output before 5 ms of silence.
 """
 import argparse
@@ -35,10 +35,10 @@ def cpu(stat):
 
 
 def console(pid):
-    """CPU seconds so far of the threads of the console itself: the main one, and the one that writes the record."""
+    """CPU seconds so far of the threads of the console itself: the main one, those that write the terminal and the record."""
     tasks = pathlib.Path(f"/proc/{pid}/task")
-    record = [task for task in tasks.iterdir() if (task / "comm").read_text().strip() == "record"]
-    return cpu(tasks / str(pid) / "stat"), sum(cpu(task / "stat") for task in record)
+    named = lambda name: sum(cpu(task / "stat") for task in tasks.iterdir() if (task / "comm").read_text().strip() == name)
+    return cpu(tasks / str(pid) / "stat"), named("terminal"), named("record")
 
 
 def peak(pid):
@@ -80,7 +80,7 @@ def measure(binary, ranks, seconds, keys):
         used = lambda: (*console(pid), cpu(f"/proc/{pid}/stat"))
         before, begun = used(), time.monotonic()
         read_for(terminal, seconds)
-        main, record, process = ((now - was) / (time.monotonic() - begun) * 100 for now, was in zip(used(), before))
+        main, terminal_thread, record, process = ((now - was) / (time.monotonic() - begun) * 100 for now, was in zip(used(), before))
         times, unanswered = [], 0
         for number in range(keys):
             if number % 20 == 0:
@@ -94,7 +94,7 @@ def measure(binary, ranks, seconds, keys):
         times.sort()
         p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
         print(
-            f"{ranks:5} ranks: {main + record:5.2f}% of a core ({main:.2f}% the loop, {record:.2f}% the record; {process:.2f}% with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
+            f"{ranks:5} ranks: {main + terminal_thread + record:5.2f}% of a core ({main:.2f}% the loop, {terminal_thread:.2f}% the terminal, {record:.2f}% the record; {process:.2f}% with the hosts), {peak(pid):4.0f} MiB at most, key to frame p50 {statistics.median(times):.1f} ms,"
             f" p99 {p99:.1f} ms, {len(times)} keys, {unanswered} drew nothing; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )

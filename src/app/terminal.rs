@@ -18,7 +18,7 @@ use crossterm::{Command, cursor, event, queue, terminal};
 use ratatui::backend::{Backend, CrosstermBackend, TestBackend};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Rect, Size};
-use ratatui::{Frame, Terminal};
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
@@ -89,11 +89,17 @@ impl Tty {
         // Not the standard library's handle: other writers would wait for its lock.
         let writer = TerminalWriter::new(File::from(io::stdout().as_fd().try_clone_to_owned()?))?;
         *current() = Some(writer.clone());
-        let Ok(painter) = Terminal::new(TestBackend::new(0, 0));
-        let mut tty = Tty { painter, writer, log };
+        let mut tty = Tty { painter: painter(Rect::default()), writer, log };
         tty.enter()?;
         Ok(tty)
     }
+}
+
+/// What frames of this size are painted on; nothing is shown on its backend, which has no cells.
+fn painter(area: Rect) -> Terminal<TestBackend> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+    let Ok(painter) = Terminal::with_options(TestBackend::new(0, 0), options);
+    painter
 }
 
 fn current() -> MutexGuard<'static, Option<TerminalWriter>> {
@@ -105,8 +111,7 @@ impl Surface for Tty {
         let size = self.size()?;
         let area = Rect::new(0, 0, size.width, size.height);
         if *self.painter.current_buffer_mut().area() != area {
-            self.painter.backend_mut().resize(size.width, size.height);
-            let Ok(()) = self.painter.resize(area);
+            self.painter = painter(area);
         }
         paint(&mut self.painter.get_frame());
         self.writer.frame(std::mem::replace(self.painter.current_buffer_mut(), Buffer::empty(area)))
@@ -542,37 +547,54 @@ fn write_all(mut out: impl Write, shared: &TerminalQueue) {
     }
 }
 
+/// The cells on the terminal.
+struct ShownFrame {
+    cells: Buffer,
+    /// Rows with a cell whose width terminals disagree about.
+    doubtful: Vec<bool>,
+}
+
+impl ShownFrame {
+    /// A cleared terminal.
+    fn empty(area: Rect) -> ShownFrame {
+        ShownFrame { cells: Buffer::empty(area), doubtful: vec![false; usize::from(area.height)] }
+    }
+}
+
 /// Returns the bytes that turn the cells on the terminal into those of a frame.
-fn encode(shown: &mut Option<Buffer>, frame: Buffer) -> io::Result<Vec<u8>> {
+fn encode(shown: &mut Option<ShownFrame>, frame: Buffer) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(1 << 14);
     queue!(bytes, terminal::BeginSynchronizedUpdate)?;
-    let before = match shown.take() {
-        Some(before) if before.area == frame.area => before,
+    let mut before = match shown.take() {
+        Some(before) if before.cells.area == frame.area => before,
         _ => {
             queue!(bytes, terminal::Clear(terminal::ClearType::All))?;
-            Buffer::empty(frame.area)
+            ShownFrame::empty(frame.area)
         }
     };
-    draw_cells(&mut bytes, &before, &frame)?;
+    draw_cells(&mut bytes, &mut before, &frame)?;
     queue!(bytes, cursor::Hide, terminal::EndSynchronizedUpdate)?;
-    *shown = Some(frame);
+    *shown = Some(ShownFrame { cells: frame, ..before });
     Ok(bytes)
 }
 
 /// Writes the cells that differ. A row that changes and has or had a cell whose width terminals disagree about
 /// is rewritten, each cell behind such a one at its own position: whatever the terminal made of it shifts
 /// nothing.
-fn draw_cells(bytes: &mut Vec<u8>, before: &Buffer, frame: &Buffer) -> io::Result<()> {
-    let updates = before.diff(frame);
+fn draw_cells(bytes: &mut Vec<u8>, before: &mut ShownFrame, frame: &Buffer) -> io::Result<()> {
+    let updates = before.cells.diff(frame);
     let (mut certain, mut doubtful) = (Vec::with_capacity(updates.len()), Vec::new());
     for row in updates.chunk_by(|(_, y, _), (_, next, _)| y == next) {
         let y = row[0].1;
-        match [before, frame]
-            .iter()
-            .all(|buffer| cells(buffer, y).all(|(_, _, cell)| has_certain_width(cell)))
-        {
-            true => certain.extend_from_slice(row),
-            false => doubtful.push(y),
+        let Some(was) = before.doubtful.get_mut(usize::from(y - frame.area.y)) else { continue };
+        // In a row that was certain, only what changes can be doubtful.
+        let is = match *was {
+            true => cells(frame, y).any(|(_, _, cell)| !has_certain_width(cell)),
+            false => row.iter().any(|(_, _, cell)| !has_certain_width(cell)),
+        };
+        match std::mem::replace(was, is) || is {
+            true => doubtful.push(y),
+            false => certain.extend_from_slice(row),
         }
     }
     CrosstermBackend::new(&mut *bytes).draw(certain.into_iter())?;
@@ -620,7 +642,6 @@ fn has_certain_width(cell: &Cell) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratatui::layout::Rect;
     use ratatui::style::Style;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -768,8 +789,18 @@ mod tests {
             }
             assert_eq!(shown_with(&bytes, 20, cells).trim_end(), "line 80 ab tail");
         }
-        let bytes = encode(&mut None, frame("╭─ é ⣿▁█ ● 漢字", 20)).unwrap();
-        assert!(!bytes.windows(4).any(|four| four == b"\x1b[2K"), "only doubtful rows are rewritten");
+        let rewrites = |bytes: &[u8]| bytes.windows(4).any(|four| four == b"\x1b[2K");
+        let mut shown = None;
+        for (text, is_rewritten) in [
+            ("╭─ é ⣿▁█ ● 漢字", false),
+            ("line \u{26a0} tail", true),
+            ("line \u{26a0} tails", true),
+            ("line ab tails", true),
+            ("line cd tails", false),
+        ] {
+            let bytes = encode(&mut shown, frame(text, 20)).unwrap();
+            assert_eq!(rewrites(&bytes), is_rewritten, "only doubtful rows are rewritten: {text}");
+        }
     }
 
     #[test]

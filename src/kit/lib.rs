@@ -17,7 +17,7 @@ pub mod text;
 pub mod theme;
 pub mod toast;
 
-pub use draw::{DrawCtx, fit, put, put_right, width};
+pub use draw::{DrawCtx, fit, put, put_lines, put_right, width};
 pub use draw::{Target, Targets};
 pub use overlay::{Component, Cx, Handled, Keep, Screen, Stack};
 pub use theme::{ColorDepth, Glyphs, Role, Theme};

@@ -3,6 +3,7 @@
 use rankdeck_core::model::{EventTone, HistoryLine, LeftoverState, Model, RankLife, RunState};
 use rankdeck_core::report::{RunOutcome, VerdictKind};
 use rankdeck_kit::text;
+use rankdeck_proto::message::Work;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 
@@ -76,7 +77,12 @@ pub fn totals(model: &Model) -> Vec<String> {
         ));
     }
     match (model.run.work.as_ref().filter(|_| over), model.checkpoints.back()) {
-        (Some(work), _) => lines.push(work.describe()),
+        (Some(work), _) => {
+            lines.push(work.describe());
+            // Its last two parts stand in the line above.
+            let path = saved_path(work).filter(|path| path.matches('/').count() > 1);
+            lines.extend(path.map(|path| format!("  {}", words::clean(path))));
+        }
         (None, Some(checkpoint)) if checkpoint.step().is_none() => {
             lines.push(format!("last checkpoint: {}{}", words::clean(&checkpoint.path), checkpoint.remark()));
         }
@@ -118,6 +124,14 @@ pub fn totals(model: &Model) -> Vec<String> {
     lines
 }
 
+/// The checkpoint that the end of the run has left.
+fn saved_path(work: &Work) -> Option<&str> {
+    match work {
+        Work::Saved { path, .. } | Work::Lost { path, .. } => Some(path),
+        Work::NeverSaved | Work::Unknown => None,
+    }
+}
+
 /// What happened in the minute before the end, routine left out, oldest first.
 pub fn last_minute(model: &Model) -> Vec<&HistoryLine> {
     let Some(end) = when(model) else { return Vec::new() };
@@ -138,4 +152,22 @@ pub fn last_minute(model: &Model) -> Vec<&HistoryLine> {
     lines.truncate(EVENTS);
     lines.reverse();
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::model::RunModel;
+
+    #[test]
+    fn totals_have_the_whole_path_of_the_saved_checkpoint() {
+        let path = "/scratch/runs/a-1/checkpoints/latest.ckpt";
+        let named = |path: &str| {
+            let work = Work::Saved { path: path.into(), bytes: None, env_step: Some(5), after_s: None };
+            let run = RunModel { state: RunState::Over, work: Some(work), ..RunModel::default() };
+            totals(&Model { run, ..Model::default() })
+        };
+        assert!(named(path).iter().any(|line| line.trim() == path));
+        assert_eq!(named("checkpoints/latest.ckpt").len(), 1, "it is named once");
+    }
 }

@@ -5,14 +5,13 @@ use crate::run::command::KeyNames;
 use crate::run::staleness;
 use crate::run::{DrawCtx, advice, ranks};
 use rankdeck_core::model::{Model, RankInspection, RankModel};
-use rankdeck_kit::{Glyphs, Role, plot, put, text};
+use rankdeck_kit::{Glyphs, Role, plot, put, put_lines, text};
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::{Rank, Timestamp};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::text::{Line, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::Line;
 
 /// Lines of the log on the card.
 pub const LOG_LINES: usize = 12;
@@ -354,7 +353,7 @@ pub fn below(
     let height = usize::from(area.height.saturating_sub(1));
     let inner = Rect { x: area.x + 2, y: area.y + 1, width: cells as u16, height: height as u16 };
     let lines = lines(cx, (model, keys), rank, cells, |rows| height.saturating_sub(rows));
-    Text::from(lines).render(inner, buf);
+    put_lines(buf, inner, lines);
 }
 
 /// As plain text, for the clipboard.

@@ -95,7 +95,7 @@ pub static WORDS: &[Word] = &[
     screen(Verb::Filter, "filter", "[TEXT]", "filter ranks; on the Logs page, the log"),
     both(Verb::Env, "env", ("RANK|pid:PID", "show a process's environment variables (secrets hidden)"),
         ("N", "request a rank's environment variables (secrets hidden); repeat to show them")),
-    both(Verb::Signal, "signal", ("RANK|pid:PID NAME", "send a signal to a process: TERM, USR1 ..."),
+    both(Verb::Signal, "signal", ("RANK|pid:PID NAME", "send a signal to a process: TERM, USR1 ... (asks)"),
         ("N NAME", "send a signal to a rank: TERM, USR1 ... (asks for confirmation)")),
     lines(Verb::Why, "why", "", "show the evidence for the verdicts"),
     screen(Verb::Sort, "sort", "COLUMN [up|down]", "sort the ranks"),

@@ -6,14 +6,13 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_kit::keys::with_ctrl;
-use rankdeck_kit::{Component, Keep, Role, input, text};
+use rankdeck_kit::{Component, Keep, Role, input, put_lines, text};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::Prompt;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 use std::fmt;
 
 /// Answers about a host key.
@@ -182,7 +181,7 @@ impl Component<RunScreen> for LinkPrompt {
                 x = x.saturating_sub(2);
             }
         }
-        Text::from_iter(lines.into_iter().skip(skip)).render(inner, buf);
+        put_lines(buf, inner, lines.into_iter().skip(skip));
     }
 
     fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {

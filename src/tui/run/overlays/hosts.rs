@@ -7,13 +7,12 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::model::Model;
 use rankdeck_kit::list::Move;
 use rankdeck_kit::overlay::wheel_as_arrows;
-use rankdeck_kit::{Component, Role, text};
+use rankdeck_kit::{Component, Role, put_lines, text};
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::{Plan, PlanError, PlannedSize};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
-use ratatui::text::{Line, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::Line;
 use std::collections::BTreeSet;
 
 /// Picks the hosts of the next generation.
@@ -136,7 +135,7 @@ impl Component<RunScreen> for HostPicker {
         let inner = cx.popup(buf, size, Role::Warn, "hosts of the next generation", keys);
         let shown = rows.len().saturating_sub(first).min(height);
         target_rows(cx, inner, first, shown);
-        Text::from(lines).render(inner, buf);
+        put_lines(buf, inner, lines);
     }
 
     fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {

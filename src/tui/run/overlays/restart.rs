@@ -11,13 +11,12 @@ use rankdeck_core::model::{Model, RunState};
 use rankdeck_core::origin::{self, CodeChoice, CodeStanding, LATEST, PlannedCode, SCRATCH, Standing};
 use rankdeck_kit::list::Move;
 use rankdeck_kit::overlay::wheel_as_arrows;
-use rankdeck_kit::{Component, Role, input, text};
+use rankdeck_kit::{Component, Role, input, put_lines, text};
 use rankdeck_types::code::Code;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
-use ratatui::text::{Line, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::Line;
 
 /// The form of a restart.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,7 +154,7 @@ impl Component<RunScreen> for RestartForm {
         );
         let inner = cx.popup(buf, size, Role::Warn, "restart with changes", &keys);
         target_rows(cx, inner, first, origins.len().saturating_sub(first).min(height));
-        Text::from(lines).render(inner, buf);
+        put_lines(buf, inner, lines);
     }
 
     fn hint(&self, _: &Model, _: &ViewState, _: &DrawCtx<'_>) -> String {

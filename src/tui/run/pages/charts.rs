@@ -22,14 +22,13 @@ use rankdeck_kit::frame::title_cells;
 use rankdeck_kit::keys::{Binding, c, k};
 use rankdeck_kit::list::scrolled_to;
 use rankdeck_kit::plot::{Axes, Flag, Trace, plot};
-use rankdeck_kit::{Role, bindings, fit, put, text, width};
+use rankdeck_kit::{Role, bindings, fit, put, put_lines, text, width};
 use rankdeck_proto::media::Bin;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 use std::ops::Deref;
 
 /// Formats of exported series.
@@ -491,7 +490,7 @@ fn whole_page(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect) {
     let title = ctx.title("series", series.listed(ctx.model).count().to_string());
     let inner = ctx.pane(buf, list, title, ctx.typed_filter(&series.filter, 16));
     let entries = series.listed(ctx.model).skip(series.top).take(usize::from(inner.height));
-    Text::from_iter(entries.map(|(name, series)| entry(ctx, name, series, inner.width))).render(inner, buf);
+    put_lines(buf, inner, entries.map(|(name, series)| entry(ctx, name, series, inner.width)));
     if charts.height >= 8 {
         charts.height -= 1;
         let below = Rect { y: charts.bottom(), height: 1, ..charts };
@@ -548,7 +547,7 @@ fn together(ctx: &ChartsCtx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
     let inner = ctx.pane(buf, area, title, at.into_iter().collect());
     let rows = legend(ctx, names, usize::from(inner.width), inner.height);
     let below = rows.len() as u16;
-    Text::from_iter(rows.into_iter().map(Line::from)).render(inner, buf);
+    put_lines(buf, inner, rows.into_iter().map(Line::from));
     // The first one is the selected one: it is drawn last, over the others.
     let style = |name: &str| colour(ctx, name).unwrap_or(ctx.theme.series[0]);
     let traces: Vec<Trace> =

@@ -142,7 +142,7 @@ fn draw_connecting(ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         }
     }
     lines.extend(planned_ranks(ctx));
-    Text::from(lines).render(inner, buf);
+    put_lines(buf, inner, lines);
 }
 
 fn connecting_line(ctx: &PageDrawCtx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<'static>> {

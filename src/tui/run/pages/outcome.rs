@@ -15,13 +15,12 @@ use crate::run::{RunScreen, RunTarget, Target};
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_core::report::RunOutcome;
 use rankdeck_kit::keys::{Binding, c};
-use rankdeck_kit::{Role, bindings, put, text, width};
+use rankdeck_kit::{Role, bindings, put, put_lines, text, width};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 
 /// How far `s` goes back from the end, milliseconds.
 const BEFORE_MS: u64 = 300_000;
@@ -87,7 +86,7 @@ impl Page for OutcomePage {
         let inner = ctx.pane(buf, area, ctx.title("outcome", ""), info);
         let PageLines { lines, below, rows, pinned } = page;
         let shown = lines.into_iter().enumerate().filter(|(at, _)| *at < pinned || *at >= pinned + above);
-        Text::from_iter(shown.take(rows).map(|(_, line)| line)).render(inner, buf);
+        put_lines(buf, inner, shown.take(rows).map(|(_, line)| line));
         for (row, OfferLine { spans, places }) in below.into_iter().enumerate() {
             let y = inner.y.saturating_add((rows + row) as u16);
             for (x, width, command) in places {
@@ -156,7 +155,7 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
     if !steering.replay && !steering.read_only {
         let long = "restart from a checkpoint or from scratch";
         offer(ScreenCommand::Restart, false, "restart", long.into());
-        let long = "restart with changed config keys";
+        let long = "restart from any checkpoint, with changed config keys";
         offer(ScreenCommand::RestartWith, false, "restart with changes", long.into());
     }
     if steering.again && !steering.read_only {

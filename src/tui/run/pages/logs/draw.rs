@@ -9,13 +9,12 @@ use crate::run::staleness;
 use crate::run::text_filter::TextFilter;
 use crate::run::time::time_of_day;
 use rankdeck_core::model::{RankModel, SearchResults, SearchState};
-use rankdeck_kit::{Role, put, text, width};
+use rankdeck_kit::{Role, put, put_lines, text, width};
 use rankdeck_types::ids::{Generation, WallTime};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::style::Modifier;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 use std::ops::Deref;
 
 /// Cells of a time and the gap behind it.
@@ -85,7 +84,7 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
     if let Some((files, search)) = search {
         let notes = search_notes(ctx, files, search);
         let used = inner.height.min(notes.len() as u16);
-        Text::from(notes).render(inner, buf);
+        put_lines(buf, inner, notes);
         (inner.y, inner.height) = (inner.y + used, inner.height - used);
     }
     let height = usize::from(inner.height);
@@ -130,7 +129,7 @@ pub(super) fn draw(page: &LogsPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         rows.resize_with(height, Line::default);
     }
     rows.reverse();
-    Text::from(rows).render(inner, buf);
+    put_lines(buf, inner, rows);
 }
 
 /// Ranks whose unfinished lines are shown below the newest lines.

@@ -5,13 +5,12 @@ use crate::run::pages::PageDrawCtx;
 use crate::run::pages::ranks::RanksPage;
 use crate::run::ranks::{self, RankState};
 use rankdeck_core::model::Model;
-use rankdeck_kit::{Glyphs, Role};
+use rankdeck_kit::{Glyphs, Role, put_lines};
 use rankdeck_types::ids::{Rank, Timestamp};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 use std::ops::Range;
 
 /// One cell: which of the ranks shown it stands for, empty between hosts.
@@ -132,7 +131,7 @@ pub fn draw(page: &RanksPage, ctx: &PageDrawCtx<'_>, buf: &mut Buffer, area: Rec
         });
         Line::from_iter(spans)
     });
-    Text::from_iter(lines).render(area, buf);
+    put_lines(buf, area, lines);
 }
 
 /// Share of the ranks' time from which waiting for one of them matters.
