@@ -11,7 +11,7 @@ use crossterm::event::KeyCode;
 use rankdeck_core::model::{HostModel, Model, RankModel};
 use rankdeck_kit::keys::{Binding, c, k};
 use rankdeck_kit::list::scrolled_to;
-use rankdeck_kit::{Glyphs, Role, bindings, fit, plot, put, text, width};
+use rankdeck_kit::{Glyphs, Role, bindings, fit, plot, put, put_lines, text, width};
 use rankdeck_proto::message::{GpuInstance, GpuSample, HostSample};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Timestamp};
@@ -19,8 +19,7 @@ use rankdeck_types::link_state::LinkState;
 use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Position;
-use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::Widget;
+use ratatui::text::{Line, Span};
 
 const HOSTS: &[Pane] = &[Pane::Hosts];
 
