@@ -4,7 +4,7 @@
 //! Owner: a one-shot command on the host of the rank.
 //!
 //! - DRILL-1: only a run that `rankdeck drill` has launched is broken. Its agent's manifest and the environment of the
-//!   rank's own process both say so. No file and no variable of the user sets them.
+//!   rank's own process both state that. No file and no variable of the user sets them.
 //! - DRILL-2: a rank that is frozen or slowed down is running again when the order ends, however it ends: in time, by a
 //!   signal, or because the console has gone.
 

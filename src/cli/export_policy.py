@@ -2,7 +2,7 @@
 
 The program gets observations `[batch, ...]` as the environment gives them and returns the actions that evaluations take:
 integers `[batch]` or, of several parts, `[batch, parts]`, or numbers `[batch, n]`. With `env.action_masks` it also gets the masks
-`[batch, choices]`, bytes, 0 where a choice is not allowed. What the trainer normalises by is inside. Needs PyTorch; ONNX also `onnx`.
+`[batch, choices]`, bytes, 0 where a choice is not allowed. The trainer's normalization is included. Needs PyTorch; ONNX also `onnx`.
 """
 import json, struct, sys
 

@@ -1,5 +1,5 @@
-//! Loads an experiment, alone or together with its hosts, and reports everything that is wrong with it, with
-//! file, line and column, before any host is touched. [`Locator`] finds the line of a key, for errors after
+//! Loads an experiment, alone or together with its hosts, and reports all errors in it, with
+//! file, line and column, before any host is contacted. [`Locator`] finds the line of a key, for errors after
 //! loading.
 
 use super::check::check;

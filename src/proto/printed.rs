@@ -165,7 +165,7 @@ struct PrintedTable {
 }
 
 impl PrintedTable {
-    /// Takes in a row; false if it is none of these forms.
+    /// Reads a row; false if it has none of the known forms.
     fn row(&mut self, text: &str, each: &mut impl FnMut(PrintedValues)) -> bool {
         let inner = text.trim_start_matches(BARS).trim_end_matches(BARS);
         let raw: Vec<&str> = match inner.contains(BARS) {

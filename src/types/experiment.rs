@@ -97,8 +97,8 @@ keys! {
         /// `checkpoint-*/` and directories of `*.distcp`: `out/*.bin`, relative to the directory in which
         /// ranks run. Without `/` they match any name.
         checkpoints: Vec<String> [Texts("patterns")] => "none",
-        /// Maximum size of the checkpoint files that a generation which resumes copies between hosts, in GB.
-        /// Above it, a console asks first; without an answer within 10 minutes, the generation does not start.
+        /// Maximum size of the checkpoint files to copy between hosts before a generation resumes, in GB.
+        /// Above it, a prompt asks first; without an answer within 10 minutes, the generation does not start.
         /// Automatic restarts (`[restart]`) copy without asking, and a warning reports it.
         max_copy_gb: f64 [Number { min: 0.0, max: 1_000_000.0, open: false }] = 2.0,
         /// Environment variables of the ranks; `hosts.toml` takes precedence. `${NAME}` expands to the

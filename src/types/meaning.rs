@@ -1,4 +1,4 @@
-//! What a series means, by its name: which one is the return, the step, the learning rate. Also the
+//! The meaning of a series, by its name: which one is the return, the step, the learning rate. Also the
 //! patterns of `[metrics]`, and the built-in ones.
 //!
 //! Invariants:

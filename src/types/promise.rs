@@ -461,7 +461,7 @@ impl Program<'_> {
         let text = match (promise.cell(runner), kept) {
             (PromiseCell::No(why), _) => why,
             (PromiseCell::Yes(how), Kept::Yes | Kept::Unknown) => how,
-            (PromiseCell::Yes(_), Kept::No) => "its command and source do not name it",
+            (PromiseCell::Yes(_), Kept::No) => "not found in its command or source",
         };
         ContractTerm { promise, kept, text, line: if kept == Kept::Yes { String::new() } else { line } }
     }

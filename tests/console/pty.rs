@@ -245,7 +245,7 @@ fn copy_outside_tmux_goes_to_the_terminal() {
     let mut terminal = simulate(&[], &[("TMUX", "")]);
     terminal.until_shows(texts::RUNNING);
     terminal.send("y");
-    terminal.until_shows(texts::HANDED_TO_TERMINAL);
+    terminal.until_shows(texts::SENT_TO_TERMINAL);
     assert!(terminal.written().contains("\x1b]52;c;"));
     terminal.signal(libc::SIGTERM);
     terminal.wait();

@@ -37,7 +37,7 @@ pub const RECORDED: &str = "this is a recorded run";
 pub const RECORDING_STARTS: &str = "the recording starts";
 /// Where the copied text went.
 pub const COPIED: &str = "copied";
-pub const HANDED_TO_TERMINAL: &str = "handed to the terminal";
+pub const SENT_TO_TERMINAL: &str = "sent to the terminal";
 /// The question of line mode.
 pub const CHOICES: &str = "type one of:";
 /// The last lines of line mode: the outcome, and what `outcome` prints.

@@ -1,4 +1,4 @@
-//! What accounts for a process: its parent, its session, a login, a Slurm job; and the runs of this host with
+//! Reasons for a process to exist: its parent, its session, a login, a Slurm job; and the runs of this host with
 //! what leads to their processes. And what a process holds: GPUs by the driver and by its open devices, files in
 //! `/dev/shm`.
 
@@ -41,7 +41,7 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    /// Reads `/proc`, and the runs that this host knows: those in `workdir`, and those that processes name.
+    /// Reads `/proc`, and the runs of this host: those in `workdir`, and those that processes name.
     pub fn scan(workdir: &Path) -> ProcessTable {
         let nodes = entries::nodes(workdir, None).0;
         let groups = cgroup::all();

@@ -258,7 +258,7 @@ class Page:
             return self.elements, world[1]
 
     def fingerprint(self, step, place, optimizer, shapes, lanes, total, scale, finite, synced, local):
-        """The weights of an optimiser between one of its steps and the next; `place`: (collectives of all ranks, steps since the latest)."""
+        """The weights of an optimizer between one of its steps and the next; `place`: (collectives of all ranks, steps since the latest)."""
         with self.lock:
             at = (_FINGERPRINTS_START + self.fingerprints % _FINGERPRINTS * _FINGERPRINT_WORDS) * 8
             self.fingerprints += 1

@@ -391,7 +391,7 @@ impl Supervisor {
                 let _ = libtorch::run_helper(&removal, REMOVAL, &helpers);
             }
             let gpus_free = wait_for_free_gpus(&gpus, &used, &pids);
-            // Who is left may still write.
+            // Remaining processes may still write.
             let settle = if has_run { results::settle } else { results::settle_late };
             let results = survivors.is_empty().then(|| settle(&paths)).flatten();
             let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find(), results };

@@ -78,7 +78,7 @@ pub(crate) enum CliCommand {
     /// --seeds, --sweep or --cells, launches one run per combination.
     #[command(alias = "launch")]
     Run(Box<RunArgs>),
-    /// Inject faults into short runs, and check detection and recovery
+    /// Inject faults into short runs to test detection and recovery
     ///
     /// Launches one run per case and injects a fault into it. Checks that a verdict names the fault, and how fast, that
     /// the latest checkpoint is kept, and that no process is left. Your program runs in a copy of its code, with

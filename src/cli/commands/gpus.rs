@@ -46,8 +46,8 @@ pub(crate) async fn gpus(hosts_from: &HostsSource, args: GpusArgs) -> Result<u8,
 /// A process, and the host that shows it.
 type HostHolder = (usize, Holder);
 
-/// The processes of all hosts. Of hosts that are one machine, each shows the same processes and knows other runs:
-/// who knows the run of a process decides.
+/// The processes of all hosts. Hosts that are one machine show the same processes, but each has other runs: the host
+/// that has the run of a process decides.
 fn merged(lists: Vec<(usize, HolderList)>) -> Vec<HostHolder> {
     let mut all: Vec<HostHolder> = Vec::new();
     let mut known: BTreeMap<(String, HolderName), usize> = BTreeMap::new();

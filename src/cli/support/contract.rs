@@ -1,5 +1,5 @@
 //! The gate of every launch: reads the source of a user's program (the command, and the files on this machine that it
-//! leads to), and rejects what its options need and it does not keep.
+//! refers to) for its promises, and rejects options that need other ones.
 //!
 //! The source may be elsewhere, or use a name in a way that is not found: a missing match proves nothing.
 

@@ -70,7 +70,7 @@ pub(crate) struct Anomaly {
 fn few(mut found: Vec<String>, hint: &'static str) -> impl Iterator<Item = Anomaly> {
     let more = found.len().saturating_sub(MOST);
     found.truncate(MOST);
-    found.extend((more > 0).then(|| format!("and {more} more like that")));
+    found.extend((more > 0).then(|| format!("and {more} more")));
     found.into_iter().map(move |text| Anomaly { text, hint })
 }
 

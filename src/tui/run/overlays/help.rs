@@ -133,7 +133,7 @@ type GlossaryEntry = (&'static str, &'static str);
 /// In the order of the pages.
 #[rustfmt::skip]
 const TERMS: &[GlossaryEntry] = &[
-    ("env_step", "environment steps over all ranks, skipped frames included"),
+    ("env_step", "environment steps over all ranks; skipped frames do not count"),
     ("samples", "transitions available for training"),
     ("collecting", "seconds spent in environments, summed over ranks; not the time since the launch"),
     ("all-reduced", "agreed on by all ranks in a collective"),
