@@ -139,9 +139,10 @@ pub fn csv(series: &[(&str, &Series)]) -> String {
     out
 }
 
-/// Returns one row per bin that is not empty. `histograms` is the number of merged histograms.
+/// Returns one row per bin that is not empty. `histograms` is the number of merged histograms, `generation` that of the
+/// newest one.
 fn histogram_csv(series: &[(&str, &HistogramSeries)]) -> String {
-    let mut out = String::from("series,env_step,time,low,high,count,histograms\n");
+    let mut out = String::from("series,env_step,time,low,high,count,histograms,generation\n");
     for (name, series) in series {
         let name = csv_field(name);
         for column in series.columns() {
@@ -150,8 +151,8 @@ fn histogram_csv(series: &[(&str, &HistogramSeries)]) -> String {
                 // Writing to a String cannot fail.
                 let _ = writeln!(
                     out,
-                    "{name},{},{:.3},{},{},{},{behind}",
-                    place.step, place.time, bin.low, bin.high, bin.count
+                    "{name},{},{:.3},{},{},{},{behind},{}",
+                    place.step, place.time, bin.low, bin.high, bin.count, place.generation
                 );
             }
         }
@@ -539,6 +540,7 @@ mod tests {
     use super::*;
     use rankdeck_core::series::Place;
     use rankdeck_proto::media::Histogram;
+    use rankdeck_types::ids::Generation;
 
     fn series() -> Series {
         let mut series = Series::default();
@@ -588,13 +590,14 @@ mod tests {
     #[test]
     fn histograms_are_exported_as_rows_and_cells() {
         let mut series = HistogramSeries::default();
-        for step in [10.0, 20.0] {
+        for (step, generation) in [(10.0, Generation(0)), (20.0, Generation(1))] {
             let bins = Histogram { edges: vec![0.0, 1.0, 2.0, 3.0], counts: vec![4.0, 0.0, step] };
-            series.push(Place { step, time: 1.5, ..Place::default() }, bins);
+            series.push(Place { step, time: 1.5, generation }, bins);
         }
         let text = histogram_csv(&[("a,b", &series)]);
         let rows: Vec<&str> = text.lines().skip(1).collect();
-        assert_eq!(rows[..2], ["\"a,b\",10,1.500,0,1,4,1", "\"a,b\",10,1.500,2,3,10,1"]);
+        assert_eq!(rows[..2], ["\"a,b\",10,1.500,0,1,4,1,0", "\"a,b\",10,1.500,2,3,10,1,0"]);
+        assert_eq!(rows.get(2), Some(&"\"a,b\",20,1.500,0,1,4,1,1"));
         assert_eq!(rows.len(), 4, "empty bins are left out");
         let svg = document(&[heat_shapes("<w>", &series, &Scale::default(), (0.0, 20.0), false)]);
         assert!(svg.contains("&lt;w&gt;") && svg.matches("<rect ").count() > 100 && svg.contains("#440154"));

@@ -315,12 +315,19 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:1200px;ma
     pre{background:#f6f6f6;padding:1em;overflow:auto}figure{display:inline-block;margin:8px}\n\
     figcaption{font-family:monospace}img{max-width:560px;min-width:120px;image-rendering:pixelated}\n";
 
-/// Draws a chart: the means as a line, their extremes as a band; abandoned generations in gray behind them.
+/// Returns the lowest and the highest value behind points; infinities without points.
+fn extremes<'a>(points: impl Iterator<Item = &'a SeriesPoint>) -> (f64, f64) {
+    points.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), point| {
+        (low.min(point.low), high.max(point.high))
+    })
+}
+
+/// Draws a chart: the means as a line, their extremes as a band; abandoned generations in gray behind them. The
+/// axes cover both; the caption's range is that of the present line.
 fn chart(name: &str, series: &Series) -> String {
     let points = series.points();
     let all = || series.past().flat_map(|(_, past)| past).chain(points);
-    let low = all().map(|point| point.low).fold(f64::INFINITY, f64::min);
-    let high = all().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
+    let (low, high) = extremes(all());
     let first = all().map(|point| point.place.step).reduce(f64::min).unwrap_or(0.0);
     let last = all().map(|point| point.place.step).reduce(f64::max).unwrap_or(1.0);
     let across = (last - first).max(f64::MIN_POSITIVE);
@@ -355,7 +362,9 @@ fn chart(name: &str, series: &Series) -> String {
     // A part of an epoch counts.
     let [first, last] =
         [first, last].map(|at| if unit == "step" { format!("{at:.0}") } else { text::value(at) });
-    let range = match (low, high) {
+    let range = match extremes(points.iter()) {
+        // A restart has discarded all of them.
+        _ if points.is_empty() => "no value yet".to_owned(),
         (low, high) if low < high => format!("{} to {}", text::value(low), text::value(high)),
         (low, _) => format!("constant {}", text::value(low)),
     };
@@ -424,12 +433,13 @@ mod tests {
         };
         let gray = "stroke=\"#bbb\"";
         assert_eq!(of(&series).matches(gray).count(), 0);
-        (3..=5).for_each(|step| series.push(at(1, step), 20.0));
+        (3..=5).for_each(|step| series.push(at(1, step), 5.0));
         let page = of(&series);
         assert_eq!((page.matches(gray).count(), page.matches("<polyline").count()), (1, 2), "{page}");
         let (past, own) = (page.find(gray).unwrap(), page.find("#1f5fa8").unwrap());
         assert!(past < own && page.contains("step 0 to 10; abandoned"), "{page}");
-        assert!(page.contains("(0 to 20"), "the range covers both: {page}");
+        assert!(page.contains("(0 to 5"), "the range of the present line: {page}");
+        assert!(!page.contains(",-"), "the axis covers both: {page}");
     }
 
     #[test]

@@ -688,3 +688,23 @@ impl Env {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `eval` and `play` import nothing else from a checkpoint than what these name.
+    #[test]
+    fn env_modules_cover_id_wrappers_vector_and_library() {
+        let env = Env {
+            id: "registers:X-v0".into(),
+            wrappers: Some(vec!["wraps.deep:One".into(), "whole".into()]),
+            vector: Some("factory:make".into()),
+            library: Some("./libenv.so".into()),
+            ..Env::default()
+        };
+        assert_eq!(env.modules(), ["registers", "wraps.deep", "whole", "factory", "./libenv.so"]);
+        let known = Env { id: "CartPole-v1".into(), ..Env::default() };
+        assert!(known.modules().is_empty(), "{:?}", known.modules());
+    }
+}

@@ -159,7 +159,7 @@ fn histogram_is_a_series_among_others() {
     assert!(svg.matches("<rect ").count() > 1000, "{} bytes", svg.len());
     assert!(
         String::from_utf8_lossy(&files[3].bytes())
-            .starts_with("series,env_step,time,low,high,count,histograms\n")
+            .starts_with("series,env_step,time,low,high,count,histograms,generation\n")
     );
     assert!(files[2].bytes().starts_with(b"\x89PNG"));
 }

@@ -513,6 +513,7 @@ fn locate_1_commands_find_a_run_without_its_hosts_file() {
         (vec!["rm", &run, "--yes"], 2),
         (vec!["stop"], 0),
         (vec!["wait", &run], 130),
+        (vec!["attach", &run, "--headless"], 130),
         (vec!["restart", &run, "--from", "scratch", "--yes"], 0),
         (vec!["stop", &run[..4]], 0),
         (vec!["rm", &run, "--yes"], 0),
@@ -520,6 +521,11 @@ fn locate_1_commands_find_a_run_without_its_hosts_file() {
     ] {
         let (exited, text) = call(&words);
         assert_eq!(exited, Some(code), "{words:?}: {text}");
+        if matches!(words[0], "logs" | "attach" | "stop") {
+            let notes =
+                text.lines().filter(|line| line.starts_with("note: ") && line.ends_with(": one, two"));
+            assert_eq!(notes.count(), 1, "{words:?}: {text}");
+        }
     }
     assert_eq!(bench.rank_processes().len(), 0);
     assert!(!bench.path().join("one/runs").join(&run).exists(), "rm reaches the hosts of the launch");

@@ -357,6 +357,8 @@ fn import_1_evaluation_runs_nothing_named_by_its_checkpoint() {
     let (code, touched, lines) = evaluate(&named, &ours, Some(cwd));
     assert_eq!((code, touched), (Some(2), false), "{lines}");
     assert!(lines.contains("--env-module evil"), "{lines}");
+    let (code, touched, lines) = evaluate(&named, &[&ours[..], &["--show"]].concat(), Some(cwd));
+    assert_eq!((code, touched), (Some(2), false), "play: {lines}");
     // Other modules are refused, and the directory is not in the module path.
     for (module, code) in [("evi", 2), ("evil.x", 2), ("evil", 2)] {
         let (found, touched, lines) =

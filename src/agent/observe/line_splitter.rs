@@ -8,6 +8,7 @@
 //!   written over are left out.
 //! - SPLIT-2: memory is bounded: [`ROWS`] rows of at most [`LINE_BYTES`].
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Longest line that is passed on, bytes; the rest of it is cut off.
@@ -120,7 +121,7 @@ impl LineSplitter {
     /// The rows that are not finished and not blank, at most `bytes` of each.
     pub fn unfinished(&self, bytes: usize) -> Vec<String> {
         let rows = self.rows.iter().filter(|row| !row.given && !row.text.trim_ascii().is_empty());
-        rows.map(|row| String::from_utf8_lossy(&row.text[..row.text.len().min(bytes)]).into_owned()).collect()
+        rows.map(|row| decoded(&row.text[..row.text.len().min(bytes)]).into_owned()).collect()
     }
 
     /// The unfinished rows are a display that its program writes over.
@@ -200,7 +201,7 @@ impl LineSplitter {
         if !row.given {
             let number = number.max(self.next);
             self.next = number + 1;
-            each(number, String::from_utf8_lossy(&row.text).into_owned());
+            each(number, decoded(&row.text).into_owned());
         }
     }
 
@@ -216,6 +217,30 @@ impl LineSplitter {
     fn down(&mut self, rows: usize) {
         self.at = self.at.saturating_add(rows).min(self.rows.len() - 1);
     }
+}
+
+/// The introducer of a control sequence (CSI) as a single byte.
+const CSI: u8 = 0x9b;
+
+/// Decodes output like [`String::from_utf8_lossy`], except that a [`CSI`] byte outside of valid UTF-8 becomes U+009B:
+/// readers then remove its whole sequence. The other bytes of C1 are letters in common code pages, where a control
+/// string without an end would hide the rest of the line.
+pub(crate) fn decoded(bytes: &[u8]) -> Cow<'_, str> {
+    if !bytes.contains(&CSI) {
+        return String::from_utf8_lossy(bytes);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        // `E9 9B` begins a letter that does not follow: also Latin-1, a letter before a sequence.
+        let (before, has_csi) = match chunk.invalid() {
+            [before @ .., CSI] => (before, true),
+            invalid => (invalid, false),
+        };
+        text.extend((!before.is_empty()).then_some(char::REPLACEMENT_CHARACTER));
+        text.extend(has_csi.then_some(char::from(CSI)));
+    }
+    Cow::Owned(text)
 }
 
 #[cfg(test)]
@@ -246,6 +271,24 @@ mod tests {
             split(&[b"\x1b[1;31mred\x1b[0m\n\x1b", b"[2Kx\n\x1b"]),
             ["\x1b[1;31mred\x1b[0m", "\x1b[2Kx", "\x1b"]
         );
+    }
+
+    #[test]
+    fn control_sequence_of_a_latin_1_program_is_removed() {
+        let shown = |bytes: &[u8]| rankdeck_types::words::clean(&decoded(bytes));
+        assert_eq!(shown(b"\x9b1;31mred\x9b0m"), "red");
+        assert_eq!(shown(b"caf\xe9\x9b31m!"), "caf\u{fffd}!");
+        assert_eq!(split(&[b"a\x9b31", b"mb\n"]), ["a\u{9b}31mb"]);
+        // The byte within letters of UTF-8, and bytes that are letters elsewhere.
+        for text in ["\u{26d4}x", "\u{15b}"] {
+            assert!(text.as_bytes().contains(&CSI));
+            assert_eq!(decoded(text.as_bytes()), text);
+        }
+        assert_eq!(shown(b"\x9eena \x9b0m"), "\u{fffd}ena ");
+        for bytes in [&b"\xff\xfe"[..], b"a\xf0\x9f\x92b"] {
+            let lossy = String::from_utf8_lossy(bytes).into_owned();
+            assert_eq!(decoded(&[bytes, b"\x9b"].concat()), lossy + "\u{9b}");
+        }
     }
 
     /// Two bars of tqdm below each other, in whatever pieces they are read.

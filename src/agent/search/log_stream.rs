@@ -3,7 +3,7 @@
 //! When a log is moved away, whole blocks are cut off its front, and its last bytes are in both files. The
 //! stream has each byte once. Memory is bounded by one piece.
 
-use crate::observe::line_splitter::{LINE_BYTES, LineSplitter};
+use crate::observe::line_splitter::{LINE_BYTES, LineSplitter, decoded};
 use crate::observe::line_times::{LineTime, LineTimes};
 use crate::observe::logs::line_ends;
 use rankdeck_proto::regular;
@@ -238,7 +238,7 @@ pub(super) fn shown(raw: &[u8]) -> Cow<'_, str> {
         let begin = raw[..end].iter().rposition(|byte| *byte == b'\r').map_or(0, |last| last + 1);
         line = &raw[begin..end];
     }
-    String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)])
+    decoded(&line[..line.len().min(LINE_BYTES)])
 }
 
 /// How many lines end in a part of a file.
@@ -339,8 +339,8 @@ mod tests {
     #[test]
     fn line_is_shown_as_the_lines_that_consoles_get() {
         let long = [b"x\r".as_slice(), &[b'y'; 9000]].concat();
-        let samples: [&[u8]; 8] =
-            [b"", b"a", b"10%\r20%", b"done\r", b"a\r\rb\r\r", b"\r", b"\xff\xfe a", &long];
+        let samples: [&[u8]; 9] =
+            [b"", b"a", b"10%\r20%", b"done\r", b"a\r\rb\r\r", b"\r", b"\xff\xfe a", b"\x9b1ma", &long];
         for raw in samples {
             let mut splitter = LineSplitter::default();
             let mut line = None;

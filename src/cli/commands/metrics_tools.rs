@@ -4,10 +4,12 @@
 //!
 //! - The id of a run is derived from its name: written again, a run replaces itself, and nothing else in the
 //!   store changes.
+//! - No link that another user of the store's directory can have put there is followed.
 
 use super::fetch::fetch;
 use crate::app::driver::ExitReason;
 use crate::app::metrics::{self, Endpoint, MetricsFormat, Textfile};
+use crate::app::replace_file::replace_file;
 use crate::cli::args::{ExportMetricsArgs, FetchArgs, MlflowArgs, TensorboardArgs};
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::{self, LocatedRun, RunLocator};
@@ -34,6 +36,8 @@ const RUNNING: u8 = 1;
 const FINISHED: u8 = 3;
 const FAILED: u8 = 4;
 const KILLED: u8 = 5;
+/// Mode of a new file of the store, which may be shared.
+const NEW: u32 = 0o666;
 
 /// Runs `rankdeck mlflow`.
 pub(crate) fn mlflow(args: &MlflowArgs) -> Result<u8, Failure> {
@@ -117,13 +121,16 @@ impl MlflowRun {
         let experiment = store.join(&experiment_id);
         let about = experiment.join("meta.yaml");
         std::fs::create_dir_all(&experiment)?;
+        if experiment.is_symlink() {
+            return Err(io::Error::other(format!("{experiment_id} is a symbolic link")));
+        }
         if !about.exists() {
             let uri = format!("file://{}", experiment.display());
             let fields = json!({
                 "artifact_location": uri, "creation_time": self.started, "experiment_id": experiment_id,
                 "last_update_time": self.ended, "lifecycle_stage": "active", "name": self.experiment,
             });
-            std::fs::write(about, yaml(&fields))?;
+            replace_file(&about, yaml(&fields).as_bytes(), NEW)?;
         }
         let id = run_id(&self.run);
         let folder = experiment.join(&id);
@@ -136,13 +143,13 @@ impl MlflowRun {
             "start_time": self.started, "status": self.status, "tags": [], "user_id": user(),
         });
         // Written to a sibling directory first, so that no reader sees half of it; names that start with a
-        // dot are not runs.
-        let sibling = experiment.join(format!(".{id}"));
-        remove(&sibling)?;
+        // dot are not runs. Its name is random: nobody can have put links in it.
+        let new = tempfile::Builder::new().prefix(".rankdeck-").tempdir_in(&experiment)?;
+        let sibling = new.path();
         for name in ["artifacts", "metrics", "params", "tags"] {
-            std::fs::create_dir_all(sibling.join(name))?;
+            std::fs::create_dir(sibling.join(name))?;
         }
-        std::fs::write(sibling.join("meta.yaml"), yaml(&fields))?;
+        replace_file(&sibling.join("meta.yaml"), yaml(&fields).as_bytes(), NEW)?;
         for (name, value) in &self.params {
             let value: String = value.chars().take(LONGEST).collect();
             put(&sibling.join("params"), name, &value)?;
@@ -158,7 +165,7 @@ impl MlflowRun {
         put(&sibling.join("tags"), "mlflow.user", &user())?;
         put(&sibling.join("tags"), "mlflow.source.name", "rankdeck")?;
         remove(&folder)?;
-        std::fs::rename(&sibling, &folder)
+        std::fs::rename(sibling, &folder)
     }
 }
 
@@ -182,7 +189,7 @@ fn put(folder: &Path, name: &str, text: &str) -> io::Result<()> {
         path = folder.join(name.replace('/', "."));
     }
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    std::fs::write(path, text)
+    replace_file(&path, text.as_bytes(), NEW)
 }
 
 /// Returns a name that MLflow accepts and that is a path inside its directory.
@@ -336,5 +343,32 @@ mod tests {
             read("meta.yaml").contains("status: 3\n") && read("meta.yaml").contains("run_name: \"ppo-1\"")
         );
         assert!(folder.join("0123").is_dir(), "another run");
+    }
+
+    #[test]
+    fn mlflow_store_follows_no_link() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let (store, other) = (folder.path().join("store"), folder.path().join("other"));
+        let of =
+            |name: &str| MlflowRun { experiment: name.into(), run: "ppo-1".into(), ..MlflowRun::default() };
+        let put = |at: &Path, link: &str, to: &Path| {
+            std::fs::create_dir_all(at).and_then(|()| symlink(to, at.join(link))).unwrap_or_else(|error| {
+                panic!("{link}: {error}");
+            });
+        };
+        std::fs::create_dir(&other).unwrap_or_else(|error| panic!("{error}"));
+        let experiment = store.join(experiment_id("ppo"));
+        let id = run_id("ppo-1");
+        put(&experiment, "meta.yaml", &other.join("new.yaml"));
+        put(&experiment, &format!(".{id}"), &other);
+        put(&experiment, &id, &other);
+        assert!(of("ppo").write(&store).is_ok());
+        assert!(!experiment.join("meta.yaml").is_symlink() && !experiment.join(&id).is_symlink());
+        assert!(experiment.join(&id).join("meta.yaml").is_file());
+        put(&store, &experiment_id("dqn"), &other);
+        assert!(of("dqn").write(&store).is_err());
+        let written = std::fs::read_dir(&other).map(Iterator::count);
+        assert_eq!(written.ok(), Some(0), "nothing behind the links");
     }
 }

@@ -7,6 +7,8 @@
 //!   file, and those of the latest launches from this directory.
 //! - LOCATE-3: a command that removes runs from all hosts asks no host of an earlier launch that the hosts file lacks,
 //!   unless it is this machine or is named.
+//! - LOCATE-4: a command with the full name of a run of this directory waits only briefly for hosts on which it was not
+//!   launched.
 //!
 //! Recordings on this machine, found by name, prefix or path.
 
@@ -15,7 +17,7 @@ use crate::app::record::reader::{Recording, list, record_of};
 use crate::app::{record, stderr};
 use crate::cli::args::HostKeyArgs;
 use crate::cli::support::Failure;
-use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_hosts, query_with_others};
+use crate::cli::support::run_index::{FoundRun, RunIndex, hosts_of_runs, query_first, query_with_others};
 use crate::cli::support::run_name::{
     self, LAST, NameError, NamedRun, RUNS, RunAction, SelectedRun, check_readable, run_names,
 };
@@ -108,7 +110,8 @@ impl<'a> RunLocator<'a> {
     }
 
     /// Queries the hosts of the hosts file, and those of the launch that the name selects among the runs of this
-    /// directory. With its full name, the hosts are asked as they were at the launch.
+    /// directory. With its full name, the hosts are asked as they were at the launch, and the others briefly
+    /// (LOCATE-4).
     pub(crate) async fn index(self, name: Option<&str>) -> Result<RunIndex, Failure> {
         let launch = Launch::named(Path::new(RUNS), name).unwrap_or_default();
         let listed = match hosts_of_runs(self.hosts_from) {
@@ -116,11 +119,9 @@ impl<'a> RunLocator<'a> {
             Err(_) => Vec::new(),
             Ok(hosts) => hosts,
         };
-        let hosts = match Some(launch.run.as_str()) == name {
-            true => joined(launch.hosts, &listed),
-            false => joined(listed.clone(), &launch.hosts),
-        };
-        let mut run_index = query_hosts(hosts, self.host_keys, self.exclude).await?;
+        let (hosts, rest) = launch.split(name, &listed);
+        let launched = hosts.len();
+        let mut run_index = query_first(hosts, rest, self.host_keys, self.exclude).await?;
         let changed = |index: usize| {
             let host = run_index.hosts.get(index)?;
             listed.iter().find(|now| now.name == host.name && *now != host).cloned().map(|now| (index, now))
@@ -129,8 +130,9 @@ impl<'a> RunLocator<'a> {
             run_index.silent.iter().filter_map(|(index, _)| changed(*index)).collect();
         if !again.is_empty() {
             again.into_iter().for_each(|(index, now)| run_index.hosts[index] = now);
-            let hosts = std::mem::take(&mut run_index.hosts);
-            run_index = query_hosts(hosts, self.host_keys, self.exclude).await?;
+            let mut hosts = std::mem::take(&mut run_index.hosts);
+            let rest = hosts.split_off(launched);
+            run_index = query_first(hosts, rest, self.host_keys, self.exclude).await?;
         }
         Ok(run_index)
     }
@@ -168,7 +170,26 @@ impl<'a> RunLocator<'a> {
         action: RunAction,
     ) -> Result<LocatedRun, Failure> {
         let run = run_index.find(name, action)?.run.to_owned();
-        self.located(run_index, name, run).await
+        let located = self.located(run_index, name, run).await?;
+        self.note_moved(&located);
+        Ok(located)
+    }
+
+    /// Prints which hosts of the launch are used although the hosts file lacks them or describes another place.
+    fn note_moved(self, located: &LocatedRun) {
+        let listed = match self.hosts_from.is_file() {
+            true => hosts_of_runs(self.hosts_from).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let mut launched = Launch::of(Path::new(RUNS), &located.run).hosts;
+        launched.retain(|host| located.run_index.hosts.contains(host));
+        let names = moved(&launched, &listed);
+        if !listed.is_empty() && !names.is_empty() {
+            let (run, names) = (&located.run, names.join(", "));
+            stderr::line(&format!(
+                "note: using hosts of run {run} as at its launch, not the hosts file: {names}"
+            ));
+        }
     }
 
     /// The run with the hosts of its launch, which `name` may not have selected.
@@ -196,6 +217,17 @@ fn joined(first: Vec<Host>, more: &[Host]) -> Vec<Host> {
 fn others(known: &[Host], mut hosts: Vec<Host>) -> Vec<Host> {
     hosts.retain(|host| known.iter().all(|known| known.name != host.name));
     hosts
+}
+
+/// Names of hosts that `listed` lacks or has at another place. What a launch changes, such as ranks and setup, does
+/// not count.
+fn moved<'h>(launched: &'h [Host], listed: &[Host]) -> Vec<&'h str> {
+    let place = |host: &Host| {
+        let Host { transport, address, port, user, proxy_jump, workdir, .. } = host.clone();
+        (transport, address, port, user, proxy_jump, workdir)
+    };
+    let is_listed = |host: &Host| listed.iter().any(|now| now.name == host.name && place(now) == place(host));
+    launched.iter().filter(|host| !is_listed(host)).map(|host| host.name.as_str()).collect()
 }
 
 /// Those of `hosts` that are this machine (LOCATE-3).
@@ -231,6 +263,17 @@ impl Launch {
             joined(hosts, &launched)
         });
         hosts.into_iter().filter(|host| host.transport != Transport::Slurm).collect()
+    }
+
+    /// Returns the hosts to wait for when `name` selects a run, and those to wait for only briefly (LOCATE-4).
+    fn split(self, name: Option<&str>, listed: &[Host]) -> (Vec<Host>, Vec<Host>) {
+        match Some(self.run.as_str()) == name && !self.hosts.is_empty() {
+            true => {
+                let rest = others(&self.hosts, listed.to_vec());
+                (self.hosts, rest)
+            }
+            false => (joined(listed.to_vec(), &self.hosts), Vec::new()),
+        }
     }
 
     /// The launch of a run; without hosts if it was launched elsewhere.
@@ -366,6 +409,32 @@ mod tests {
         assert_eq!(found(Some("ppo~1")).map(|hosts| hosts.len()), Some(2));
         assert_eq!(found(None), Some(vec![]), "dqn was launched elsewhere");
         assert_eq!((found(Some("../ppo-20260101-000000")), found(Some("sac"))), (None, None));
+    }
+
+    #[test]
+    fn locate_4_hosts_of_no_launch_are_waited_for_briefly() {
+        let run = "ppo-20260101-000000";
+        let launch = |hosts: &[Host]| Launch { run: run.into(), hosts: hosts.to_vec() };
+        let then = Host { address: "then".into(), ..host("a") };
+        let today = [host("a"), host("dead")];
+        let split = launch(std::slice::from_ref(&then)).split(Some(run), &today);
+        assert_eq!(split, (vec![then.clone()], vec![host("dead")]));
+        // Another name may select a run of any host.
+        for name in [Some("ppo"), None] {
+            let split = launch(&[then.clone(), host("b")]).split(name, &today);
+            assert_eq!(split, (vec![host("a"), host("dead"), host("b")], vec![]), "{name:?}");
+        }
+        let split = launch(&[]).split(Some(run), &today);
+        assert_eq!(split, (today.to_vec(), vec![]), "launched elsewhere");
+    }
+
+    #[test]
+    fn locate_1_hosts_at_another_place_are_named() {
+        let ranks = Host { nproc: Some(8), ..host("a") };
+        let elsewhere = Host { workdir: "/scratch".into(), ..host("b") };
+        let launched = [ranks, elsewhere, host("gone")];
+        assert_eq!(moved(&launched, &[host("a"), host("b"), host("new")]), ["b", "gone"]);
+        assert_eq!(moved(&launched, &launched), [""; 0]);
     }
 
     #[test]

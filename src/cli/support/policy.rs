@@ -6,6 +6,7 @@
 use crate::app::stderr;
 use crate::cli::args::values::{CheckpointSource, parse_checkpoint};
 use crate::cli::args::{FetchArgs, HostKeyArgs, PrintArgs, WorkerArgs};
+use crate::cli::support::relaunch::RelaunchSpec;
 use crate::cli::support::run_index::{own_binary, trainer_binary};
 use crate::cli::support::run_name::{self, NamedRun, RunAction};
 use crate::cli::support::run_name::{RUNS, own_folder};
@@ -43,17 +44,26 @@ pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Co
     if let Some(python) = worker.python.as_ref().or(python) {
         command.arg("--python").arg(python);
     }
-    let own = own.iter().flat_map(Env::modules);
-    for module in worker.env_module.iter().map(String::as_str).chain(own) {
-        command.arg(format!("--env-module={module}"));
-    }
+    command.args(module_flags(worker, own.as_ref()));
     Ok(command)
+}
+
+/// Returns the trainer's flags for the modules that a checkpoint may import: those that the command names, and
+/// those of the user's own environment.
+fn module_flags(worker: &WorkerArgs, own: Option<&Env>) -> Vec<String> {
+    let own = own.into_iter().flat_map(Env::modules);
+    let modules = worker.env_module.iter().map(String::as_str).chain(own);
+    modules.map(|module| format!("--env-module={module}")).collect()
 }
 
 /// Returns the environment of the local experiment file that `run` was launched from: written by the user,
 /// unlike that of a checkpoint.
 fn own_env(run: &RunId) -> Option<Env> {
-    let again = provenance::relaunch_spec(run)?;
+    env_of(provenance::relaunch_spec(run)?)
+}
+
+/// Returns the environment of an experiment file with the overrides of its launch.
+fn env_of(again: RelaunchSpec) -> Option<Env> {
     let source = ExperimentSource::File(again.experiment);
     rankdeck_config::load_experiment(&source, &again.set).ok()?.env
 }
@@ -161,4 +171,30 @@ fn fetched(run: &str, file: &str) -> Vec<PathBuf> {
 /// Returns the newest copy: an earlier rank 0 may have left one on another host.
 fn newest(files: Vec<PathBuf>) -> Option<PathBuf> {
     files.into_iter().max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_env_names_all_modules_of_the_experiment_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let experiment = folder.path().join("own.toml");
+        let text = "[run]\nname = \"own\"\ntotal_steps = 100000\n[env]\nid = \"registers:X-v0\"\nnum_envs = 4\n\
+                    wrappers = [\"wraps:One\"]\n[learn]\nalgorithm = \"ppo\"\n";
+        std::fs::write(&experiment, text).unwrap();
+        let worker = WorkerArgs { env_module: vec!["named".into()], ..WorkerArgs::default() };
+        let flags = |experiment: &Path, set: &[&str]| {
+            let set = set.iter().map(|set| (*set).to_owned()).collect();
+            let own = env_of(RelaunchSpec { experiment: experiment.to_owned(), set, read: None });
+            module_flags(&worker, own.as_ref())
+        };
+        let named = "--env-module=named";
+        let own = [named, "--env-module=registers", "--env-module=wraps"];
+        assert_eq!(flags(&experiment, &[]), own);
+        let changed = [named, "--env-module=registers", "--env-module=other"];
+        assert_eq!(flags(&experiment, &["env.wrappers=[\"other:Two\"]"]), changed);
+        assert_eq!(flags(&folder.path().join("none.toml"), &[]), [named]);
+    }
 }

@@ -202,16 +202,13 @@ fn listed(host: &Host, answer: &str) -> Result<RunList, HintedError> {
 
 /// Queries the hosts of the hosts file, and briefly others.
 pub(crate) async fn query_with_others(
-    mut hosts: Vec<Host>,
+    hosts: Vec<Host>,
     others: Vec<Host>,
     host_keys: &HostKeyArgs,
 ) -> Result<RunIndex, Failure> {
-    let (answers, more) = tokio::join!(list(&hosts, host_keys), list_briefly(&others));
-    let mut answers = answers?;
-    answers.extend(more?);
     let names = others.iter().map(|host| host.name.clone()).collect();
-    hosts.extend(others);
-    Ok(RunIndex { others: names, ..RunIndex::from_answers(hosts, answers) })
+    let run_index = query_first(hosts, others, host_keys, &[]).await?;
+    Ok(RunIndex { others: names, ..run_index })
 }
 
 /// Loads the hosts for a command about runs.
@@ -222,12 +219,26 @@ pub(crate) fn hosts_of_runs(source: &HostsSource) -> Result<Vec<Host>, Failure> 
     })
 }
 
-/// Queries hosts, and waits at most [`BRIEFLY`] for the excluded ones.
-pub(crate) async fn query_hosts(
-    hosts: Vec<Host>,
+/// Queries hosts, and waits at most [`BRIEFLY`] for the excluded ones and, without prompts, for the `rest`.
+pub(crate) async fn query_first(
+    mut hosts: Vec<Host>,
+    rest: Vec<Host>,
     host_keys: &HostKeyArgs,
     exclude: &[String],
 ) -> Result<RunIndex, Failure> {
+    let (answers, more) = tokio::join!(answers_of(&hosts, host_keys, exclude), list_briefly(&rest));
+    let mut answers = answers?;
+    answers.extend(more?);
+    hosts.extend(rest);
+    Ok(RunIndex::from_answers(hosts, answers))
+}
+
+/// The lists of hosts, in their order.
+async fn answers_of(
+    hosts: &[Host],
+    host_keys: &HostKeyArgs,
+    exclude: &[String],
+) -> Result<Vec<Result<RunList, HintedError>>, Failure> {
     let is_out = |host: &Host| exclude.contains(&host.name);
     let (out, asked): (Vec<Host>, Vec<Host>) = hosts.iter().cloned().partition(is_out);
     let mut answers = list(&asked, host_keys).await?.into_iter();
@@ -237,8 +248,7 @@ pub(crate) async fn query_hosts(
         let answer = if is_out(host) { excluded.next() } else { answers.next() };
         answer.unwrap_or_else(|| Err(late(host)))
     };
-    let answers = hosts.iter().map(answer).collect();
-    Ok(RunIndex::from_answers(hosts, answers))
+    Ok(hosts.iter().map(answer).collect())
 }
 
 fn late(host: &Host) -> HintedError {

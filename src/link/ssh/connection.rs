@@ -389,13 +389,9 @@ fn handshake(
         let target = &connection.target;
         let (label, place) = (&target.label, target.place());
         match (&blocked, blocked.code()) {
-            (BlockReason::TimedOut, _) => SshError::transient(
-                format!(
-                    "{label}: {place} accepted the connection but sent no ssh handshake within {} s",
-                    HANDSHAKE.as_secs()
-                ),
-                "check that the host is responsive and that this is its ssh port",
-            ),
+            (BlockReason::TimedOut, _) => {
+                no_handshake(label, &place, connection.session.banner_bytes().is_some())
+            }
             // Disconnected while waiting for the banner: what MaxStartups does.
             (_, -13 | -43 | -2) => SshError::new(
                 SshErrorKind::Busy,
@@ -409,6 +405,23 @@ fn handshake(
             ),
         }
     })
+}
+
+/// The error of a handshake that took too long. `has_banner`: the server's first line, a small packet, has arrived; the
+/// lists of algorithms behind it fill whole packets.
+fn no_handshake(label: &str, place: &str, has_banner: bool) -> SshError {
+    let limit = HANDSHAKE.as_secs();
+    match has_banner {
+        true => SshError::transient(
+            format!("{label}: {place} sent its ssh banner but no keys within {limit} s"),
+            "check that the host is responsive; if small packets arrive and large ones do not (`ping -M do -s 1400` \
+             fails, `-s 500` works), lower the MTU of the interface or tunnel",
+        ),
+        false => SshError::transient(
+            format!("{label}: {place} accepted the connection but sent no ssh handshake within {limit} s"),
+            "check that the host is responsive and that this is its ssh port",
+        ),
+    }
 }
 
 /// TCP user timeout for writes to a dead connection, unless longer silence is allowed; the agent's heartbeat
@@ -547,6 +560,12 @@ mod tests {
         assert!(is_open(ours.as_raw_fd()), "unread bytes are not an end");
         drop(theirs);
         assert!(!is_open(ours.as_raw_fd()));
+    }
+
+    #[test]
+    fn handshake_that_stalls_after_the_banner_hints_at_mtu() {
+        let hint = |has_banner| no_handshake("h", "h:22", has_banner).cause.hint;
+        assert!(hint(true).contains("MTU") && !hint(false).contains("MTU"));
     }
 
     #[test]

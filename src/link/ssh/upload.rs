@@ -395,17 +395,30 @@ fn check_verdict(
 
 /// Returns the hint for a host that cannot write, by the reason that it printed.
 pub(crate) fn unwritable(session: &dyn SshSession, reason: &str) -> String {
-    let by_hand = session.by_hand();
+    unwritable_hint(&session.by_hand(), reason)
+}
+
+/// The texts are those of C libraries and shells for EACCES and EPERM, EROFS, and errors of the path itself.
+fn unwritable_hint(by_hand: &str, reason: &str) -> String {
     let elsewhere = "set RANKDECK_CACHE there to a directory on another disk";
-    if ["Permission denied", "Not a directory", "Operation not permitted"]
-        .iter()
-        .any(|words| reason.contains(words))
-    {
+    let is_any = |texts: &[&str]| texts.iter().any(|text| reason.contains(text));
+    if is_any(&["Permission denied", "Operation not permitted"]) {
         format!(
             "make that directory writable for this account (check `{by_hand} ls -ld ~ ~/.cache`), or {elsewhere}"
         )
-    } else if reason.contains("Read-only") {
+    } else if is_any(&["Read-only"]) {
         format!("the file system is mounted read-only: remount it (check `{by_hand} df -h`), or {elsewhere}")
+    } else if is_any(&[
+        "No such file",
+        "nonexistent",
+        "Not a directory",
+        "File exists",
+        "File name too long",
+        "levels of symbolic links",
+    ]) {
+        format!(
+            "set RANKDECK_CACHE there to a directory that exists or can be created (check `{by_hand} ls -ld ~ ~/.cache`)"
+        )
     } else {
         format!("free space or quota on the host (check `{by_hand} df -h`), or {elsewhere}")
     }
@@ -489,6 +502,28 @@ mod tests {
         );
         std::fs::write(target.join("it's"), "hello world").unwrap();
         assert_eq!(std::fs::read_dir(&pieces).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn unwritable_hint_depends_on_the_error_of_the_system() {
+        let hints = |reasons: &[&str]| -> std::collections::BTreeSet<String> {
+            reasons.iter().map(|reason| unwritable_hint("ssh h", reason)).collect()
+        };
+        let groups = [
+            hints(&["mkdir: /x: Permission denied", "Operation not permitted"]),
+            hints(&["Read-only file system"]),
+            hints(&[
+                "mkdir: cannot create directory '/proc/x': No such file or directory",
+                "cannot create /x/y: Directory nonexistent",
+                "/x: Not a directory",
+                "/x: File exists",
+            ]),
+            hints(&["No space left on device", "Disk quota exceeded", ""]),
+        ];
+        assert!(groups.iter().all(|group| group.len() == 1), "{groups:?}");
+        let all: std::collections::BTreeSet<&String> = groups.iter().flatten().collect();
+        assert_eq!(all.len(), groups.len(), "{groups:?}");
+        assert!(all.iter().all(|hint| hint.contains("RANKDECK_CACHE")), "{all:?}");
     }
 
     #[test]

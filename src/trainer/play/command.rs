@@ -239,6 +239,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn import_1_each_module_of_an_environment_must_be_named() {
+        let checkpoint = || Env {
+            id: "registers:X-v0".into(),
+            python: "/evil/python".into(),
+            wrappers: Some(vec!["wraps:One".into()]),
+            vector: Some("factory:make".into()),
+            library: Some("./libenv.so".into()),
+            ..Env::default()
+        };
+        let all = ["registers", "wraps", "factory", "./libenv.so"];
+        let naming_all_but = |missing: &str| Flags {
+            env_module: all.into_iter().filter(|module| *module != missing).map(str::to_owned).collect(),
+            ..Flags::default()
+        };
+        for missing in all {
+            let refused = trust(&mut checkpoint(), &naming_all_but(missing));
+            assert!(refused.is_err_and(|error| error.usage), "{missing}");
+        }
+        let mut env = checkpoint();
+        assert!(trust(&mut env, &naming_all_but("")).is_ok());
+        assert_eq!(env.python, Env::default().python, "never that of the checkpoint");
+    }
+
+    #[test]
     fn confidence_interval_is_students() {
         let of = |episodes, return_std| {
             interval(&Evaluation { episodes, return_std, return_mean: 10.0, ..Evaluation::default() })

@@ -96,11 +96,15 @@ fn ranks(host: &Host, found: &HostFindings, key: &dyn Fn(&str) -> String) -> Che
         );
     }
     if ranks > cores {
-        return CheckResult::warning(
-            format!("{ranks} ranks on {cores} cores"),
-            "ranks compete for cores: lower `nproc`",
-            key("nproc"),
-        );
+        // A job's tasks and GPUs take precedence over the hosts file.
+        let hint = match host.transport {
+            Transport::Slurm => {
+                "ranks compete for cores: request fewer with the job's `--gpus-per-node` or `--ntasks-per-node`, \
+                 or lower `nproc` in [defaults]"
+            }
+            _ => "ranks compete for cores: lower `nproc`",
+        };
+        return CheckResult::warning(format!("{ranks} ranks on {cores} cores"), hint, key("nproc"));
     }
     CheckResult::passed(format!("{ranks} on {cores} cores"))
 }

@@ -289,6 +289,10 @@ fn check_2_hints_differ_by_cause() {
     ]);
     let setup = |why: &str| hint(&two, "program", &|e| e.findings.setup = Some(why.into()));
     differ(&["no response within 20 s", "activate: not found"].map(setup));
+    let mut slurm = draft(2);
+    slurm.hosts[1].transport = Transport::Slurm;
+    let ranks = |draft: &PlanDraft| hint(draft, "ranks", &|e| e.findings.probe.cpu_count = 0);
+    differ(&[ranks(&two), ranks(&slurm)]);
 }
 
 #[test]
