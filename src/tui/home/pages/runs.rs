@@ -2,8 +2,7 @@
 
 use super::{Binding, PageState, draw_item, enabled, no_launch};
 use crate::home::model::{Home, RunPhase, RunRow};
-use crate::home::overlays::confirm::Confirmation;
-use crate::home::overlays::prune::PruneForm;
+use crate::home::overlays::confirm::{Confirmation, PruneForm};
 use crate::home::{DrawCtx, HomeAction, HomeCommand, HomePage, HomeRequest, HomeView, READ_ONLY};
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_kit::frame::titled_rule;
