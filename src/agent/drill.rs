@@ -68,7 +68,7 @@ fn strike_and(
     };
     match order.fault {
         DrillFault::Freeze => {
-            let ends = EndSignals::block();
+            let ends = BlockedSignals::block();
             let _continued = Continued(&struck_processes);
             send(libc::SIGSTOP)?;
             hold(&struck_processes, within, &ends, struck);
@@ -133,7 +133,7 @@ fn slow_down(processes: &[ProcessKey], within: Duration, struck: &mut dyn FnMut(
     let signal = |signal: i32| {
         processes.iter().filter(|process| groups::signal(process.pid, process.start, signal)).count() > 0
     };
-    let ends = EndSignals::block();
+    let ends = BlockedSignals::block();
     let _continued = Continued(processes);
     while begun.elapsed() < within && signal(libc::SIGSTOP) && struck() {
         let is_asked = ends.wait(SUSPENDED);
@@ -146,7 +146,7 @@ fn slow_down(processes: &[ProcessKey], within: Duration, struck: &mut dyn FnMut(
 
 /// DRILL-2. Waits as [`slow_down`] does; whoever resumes a process meanwhile, as a stop of the run does, is not
 /// countered.
-fn hold(processes: &[ProcessKey], within: Duration, ends: &EndSignals, struck: &mut dyn FnMut() -> bool) {
+fn hold(processes: &[ProcessKey], within: Duration, ends: &BlockedSignals, struck: &mut dyn FnMut() -> bool) {
     let begun = Instant::now();
     let lives = |process: &ProcessKey| {
         proc::stat(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_gone())
@@ -155,13 +155,13 @@ fn hold(processes: &[ProcessKey], within: Duration, ends: &EndSignals, struck: &
 }
 
 /// Signals that ask this process to end; they wait while this lives, so that what is to be undone is undone.
-struct EndSignals {
+struct BlockedSignals {
     set: libc::sigset_t,
     before: libc::sigset_t,
 }
 
-impl EndSignals {
-    fn block() -> EndSignals {
+impl BlockedSignals {
+    fn block() -> BlockedSignals {
         // SAFETY: a signal set is plain numbers; the calls write the sets, which are live, and change the mask of this
         // thread, the only one of a one-shot command.
         unsafe {
@@ -171,7 +171,7 @@ impl EndSignals {
                 libc::sigaddset(&raw mut set, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            EndSignals { set, before }
+            BlockedSignals { set, before }
         }
     }
 
@@ -184,7 +184,7 @@ impl EndSignals {
     }
 }
 
-impl Drop for EndSignals {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the mask is the one that this thread had.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
@@ -361,7 +361,7 @@ mod tests {
             let target = Target::new(true, true);
             let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(1), fault, seconds: 30 };
             let begun = Instant::now();
-            let before = EndSignals::block();
+            let before = BlockedSignals::block();
             strike_and(target.folder.path(), &order, &mut || {
                 // SAFETY: a signal to this thread, in which it is blocked.
                 unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };

@@ -7,7 +7,7 @@
 use crate::proc;
 use crate::supervise::groups;
 use crate::supervise::groups::Helpers;
-use rankdeck_types::{webhook, words};
+use rankdeck_types::words;
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -20,6 +20,9 @@ pub const AT_ONCE: usize = 4;
 pub const WITHIN: Duration = Duration::from_secs(10);
 /// Most characters of a notification on a terminal or from an agent, and of a command's error.
 pub const LONGEST: usize = 200;
+
+/// Posts JSON to a URL. It reads both from stdin, so that no process list shows the URL.
+const CURL: [&str; 8] = ["curl", "--silent", "--show-error", "--fail", "--max-time", "9", "--config", "-"];
 
 /// The kinds of notification, as `notify.on` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,8 +167,7 @@ impl NotificationSender {
             self.start(None, command.to_vec(), json.to_owned());
         }
         if !webhook.is_empty() {
-            let curl = std::iter::once(webhook::PROGRAM).chain(webhook::ARGUMENTS).map(str::to_owned);
-            self.start(Some("webhook"), curl.collect(), webhook::input(webhook, json));
+            self.start(Some("webhook"), CURL.map(str::to_owned).to_vec(), curl_input(webhook, json));
         }
         if self.dropped > self.reported {
             self.reported = self.dropped;
@@ -305,9 +307,30 @@ fn run(
     }
 }
 
+/// The stdin of [`CURL`].
+fn curl_input(url: &str, body: &str) -> String {
+    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+    format!(
+        "url = \"{}\"\nheader = \"Content-Type: application/json\"\ndata-raw = \"{}\"\n",
+        quoted(url),
+        quoted(body)
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn webhook_url_is_in_stdin_only_and_quoted() {
+        let text = curl_input("https://x/y", "{\"a\":\"b\\n\"}");
+        assert!(
+            text.contains("url = \"https://x/y\"") && text.contains("{\\\"a\\\":\\\"b\\\\n\\\"}"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 3);
+        assert!(CURL.iter().all(|word| !word.contains("://")));
+    }
 
     fn script(text: &str) -> Vec<String> {
         vec!["sh".to_owned(), "-c".to_owned(), text.to_owned()]

@@ -99,7 +99,7 @@ enum ProcessKind {
 }
 
 /// A file by device and inode.
-type FileId = (u64, u64);
+type DeviceInode = (u64, u64);
 
 /// One process of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,11 +113,11 @@ struct Member {
     interrupts: bool,
     /// Shells start background commands so; ranks start with the default.
     ignores_quit: bool,
-    executable: Option<FileId>,
+    executable: Option<DeviceInode>,
     /// The pipe that is its standard input.
-    reads: Option<FileId>,
+    reads: Option<DeviceInode>,
     /// Pipes that are its standard output and error.
-    writes: Vec<FileId>,
+    writes: Vec<DeviceInode>,
 }
 
 impl Member {
@@ -452,7 +452,7 @@ impl Tree {
     fn catching(
         &self,
         member: &Member,
-        executable: Option<FileId>,
+        executable: Option<DeviceInode>,
         depth: usize,
         found: &mut Vec<MainProgram>,
     ) {
@@ -538,8 +538,8 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    const PYTHON: FileId = (1, 1);
-    const GO: FileId = (1, 2);
+    const PYTHON: DeviceInode = (1, 1);
+    const GO: DeviceInode = (1, 2);
 
     /// A process below `parent`.
     fn member(pid: u32, parent: u32, kind: ProcessKind) -> Member {

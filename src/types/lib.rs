@@ -25,6 +25,5 @@ pub mod setup;
 pub mod template;
 pub mod ui;
 pub mod variables;
-pub mod webhook;
 pub mod weights;
 pub mod words;

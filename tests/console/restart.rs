@@ -384,6 +384,21 @@ fn indivisible_sizes_lead_from_hosts_to_config_keys() {
 }
 
 #[test]
+fn restart_form_keeps_the_iteration_next_to_long_steps() {
+    let (mut model, _) = scene();
+    let latest = model.checkpoints.back_mut().unwrap();
+    (latest.train_iter, latest.env_step) = (1_234_567_890, 123_456_789_000);
+    for size in [SIZE, (200, 60)] {
+        let mut view = ViewState::new();
+        view.steering.changer = Some(change);
+        press_at(&model, &mut view, "R", size);
+        let shown = rows(&cells(&model, &mut view, &Theme::dark(), size, NOW));
+        let numbers = ["iteration 1234567890", "step 123,456,789,000"];
+        assert!(numbers.iter().all(|number| shown.contains(number)), "{size:?}\n{shown}");
+    }
+}
+
+#[test]
 fn restart_form_fits_80_columns() {
     let (model, mut view) = scene();
     let shown = |view: &mut ViewState| rows(&cells(&model, view, &Theme::dark(), (80, 24), NOW));

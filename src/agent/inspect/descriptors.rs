@@ -51,6 +51,20 @@ pub(crate) enum FdTarget {
 }
 
 impl FdTarget {
+    /// The other ends, in short: addresses of connections in `tcp`, processes of pipes and unix sockets.
+    pub fn peers(&self, tcp: &[Tcp]) -> Vec<String> {
+        match self {
+            FdTarget::Pipe { peers, .. } | FdTarget::Unix { peers, .. } => {
+                peers.iter().take(PEERS).map(|(pid, name, _)| format!("pid {pid} ({name})")).collect()
+            }
+            FdTarget::Inet { inode } => {
+                let connection = tcp.iter().find(|tcp| tcp.inode == *inode);
+                connection.map(|tcp| format!("TCP {}", tcp.socket.peer)).into_iter().collect()
+            }
+            FdTarget::Listener { .. } | FdTarget::File { .. } | FdTarget::Other(_) => Vec::new(),
+        }
+    }
+
     /// In words; TCP sockets are searched in `tcp`.
     pub fn describe(&self, tcp: &[Tcp]) -> String {
         let people = |peers: &[(u32, String, char)]| {

@@ -339,7 +339,8 @@ fn describe_wait(
     shared: &SharedHelper,
 ) {
     let is_between = wait.is_between();
-    let MainThreadWait { call, sleep_left_ms, awaits, path, obstacle: named, .. } = wait;
+    let MainThreadWait { call, sleep_left_ms, awaits, path, polled, obstacle: named, is_whole } = wait;
+    let path = path.or_else(|| is_whole.then(|| polled_peers(pid, &polled, tcp)).flatten());
     let is_other = known != Some(&call) && !call.is_awake();
     let own = if is_other { obstacle::find(pid, &call, tcp) } else { None };
     let own = obstacle_beneath(pid, own.as_ref(), tcp).or(own);
@@ -462,6 +463,8 @@ pub(crate) fn gpu_words(gpu: &GpuSample) -> String {
     format!("GPU {}: {}", gpu.index, words.join(", "))
 }
 
+/// Most other ends of polled descriptors that are named.
+const PEERS: usize = 8;
 /// Most reads of a wait while the thread keeps running, and the pause between them.
 const WAIT_READS: u32 = 5;
 const WAIT_PAUSE: Duration = Duration::from_millis(10);
@@ -477,6 +480,8 @@ struct MainThreadWait {
     awaits: Vec<u32>,
     /// The call and the path that is one of its arguments, in words.
     path: Option<String>,
+    /// The descriptors that it polls.
+    polled: Vec<i32>,
     /// Its blocking resource, where only its memory shows it.
     obstacle: Option<Obstacle>,
     /// It had no core while this was read: what is not here, it does not wait for.
@@ -507,6 +512,7 @@ impl MainThreadWait {
             sleep_left_ms: awaited::sleep_left_ms(pid, &call).or_else(|| awaited::lock_left_ms(pid, &call)),
             awaits: awaited::processes(pid, &call),
             path: path_argument(pid, &call),
+            polled: awaited::poll_call(pid, &call).map(|polled| polled.fds).unwrap_or_default(),
             obstacle: obstacle::in_memory(pid, &call, tcp),
             is_whole: false,
         };
@@ -520,6 +526,18 @@ impl MainThreadWait {
         let is_described = self.sleep_left_ms.is_some() || self.path.is_some() || self.obstacle.is_some();
         !self.is_whole && !is_described && self.awaits.is_empty()
     }
+}
+
+/// The other ends of polled descriptors, in words; `None` where none is known.
+fn polled_peers(pid: u32, polled: &[i32], tcp: &[sockets::Tcp]) -> Option<String> {
+    let targets = polled.iter().filter_map(|fd| descriptors::target(pid, *fd));
+    let mut peers: Vec<String> = targets.flat_map(|target| target.peers(tcp)).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    let more = peers.len().saturating_sub(PEERS);
+    peers.truncate(PEERS);
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    (!peers.is_empty()).then(|| format!("several descriptors (poll): {}{more}", peers.join(", ")))
 }
 
 /// The path that a call waits for, when it is one of its arguments.
@@ -576,6 +594,21 @@ mod tests {
                 assert!(wait.is_between() || !wait.awaits.is_empty(), "{wait:?}");
             }
         }
+    }
+
+    #[test]
+    fn poll_of_two_connections_names_both_peers() {
+        let code = "import select, socket\n\
+            servers = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]\n\
+            ends = [socket.create_connection(server.getsockname()) for server in servers]\n\
+            polled = select.poll()\n\
+            for end in ends: polled.register(end, select.POLLIN)\n\
+            polled.poll()";
+        let program = Victim::start("python3", &["-c", code]);
+        program.until("both peers are named", || {
+            let words = program.inspection().blocked_on.unwrap_or_default();
+            words.matches("TCP 127.0.0.1:").count() == 2
+        });
     }
 
     #[test]

@@ -7,13 +7,18 @@
 //! - LIFE-2: a generation starts only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
 //! - LIFE-4: a rank that fails while no console is attached does not leave the others waiting forever.
+//! - LIFE-5: the grace counts from the latest sign: the ranks' last progress, or a checkpoint file that grew.
+//!   A stop takes no longer than `launch.stop_limit_s`, or the grace if that is longer.
+//! - LIFE-6: a clean stop waits for an iteration under way: at least one and a half times the longest that
+//!   ranks have reported lately. For a program that reports none, the configured grace holds.
+//! - LIFE-7: on a host that has no core for a rank, a clean stop gives up to four times the grace.
+//! - LIFE-8: of a stop with two signals, the second one has its grace within the same limit.
 //! - LIFE-9: an order that ends the run holds for every console: no next generation starts unless its console has
 //!   read of the end. It is recorded in every stage, also where nothing is left to stop.
 
 use crate::proc::ProcessKey;
 use crate::program::AskStage;
 use crate::supervise::setup;
-use crate::supervise::stop_times::StopTimes;
 use crate::supervise::terminate::AskedRank;
 use rankdeck_proto::message::{
     CheckpointFile, Exit, HostSample, LaunchSpec, RankSample, RankSnapshot, Record, RecordEvent, RunResults,
@@ -499,6 +504,59 @@ const KILL_AGAIN_MS: u64 = 500;
 const SCAN_AGAIN_MS: u64 = 1_000;
 /// Longest grace of an order: an hour.
 const MOST_GRACE_MS: u64 = 3_600_000;
+
+/// Graces of a clean stop on a host that has no core for its ranks.
+const STARVED: u64 = 4;
+
+/// The times of a stop, which say how long it waits for ranks.
+///
+/// A program is asked by one signal, and by another one if it handles two (PROGRAM-4). The wait for each begins
+/// again at every heartbeat.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct StopTimes {
+    ordered_at: u64,
+    /// When the present signal was sent.
+    asked_at: u64,
+    /// The latest sign of life.
+    sign_at: Option<u64>,
+    /// When a rank was last seen without a core.
+    starved_at: Option<u64>,
+    grace: u64,
+    /// The longest iteration lately.
+    iteration: Option<u64>,
+    /// Most that a stop may take.
+    limit: u64,
+    /// Another signal follows the present one.
+    asks_again: bool,
+}
+
+impl StopTimes {
+    /// When the wait for the present signal is over.
+    fn deadline(&self) -> u64 {
+        let quiet = self.asked_at.max(self.sign_at.unwrap_or(0)).saturating_add(self.patience());
+        let most_starved = self.ordered_at.saturating_add(self.patience().saturating_mul(STARVED));
+        let starved = self.starved_at.map_or(0, |at| at.saturating_add(self.patience()).min(most_starved));
+        let (end, reserve) = (self.end(), self.grace.saturating_mul(u64::from(self.asks_again)));
+        let has_room = end.saturating_sub(self.ordered_at) >= reserve.saturating_mul(2);
+        quiet.max(starved).min(if has_room { end.saturating_sub(reserve) } else { end })
+    }
+
+    /// When ranks are killed that give no further sign.
+    fn kill_at(&self) -> u64 {
+        let deadline = self.deadline();
+        if self.asks_again { deadline.saturating_add(self.patience()).min(self.end()) } else { deadline }
+    }
+
+    /// How long to wait for a sign (LIFE-6).
+    fn patience(&self) -> u64 {
+        let iteration = self.iteration.filter(|_| self.grace > 0).unwrap_or(0);
+        self.grace.max(iteration.saturating_add(iteration / 2).min(self.limit))
+    }
+
+    fn end(&self) -> u64 {
+        self.ordered_at.saturating_add(self.limit.max(self.grace))
+    }
+}
 
 /// A stop that was ordered.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,6 @@
 //! ```text
 //! supervisor    executes the lifecycle's actions
 //! lifecycle     pure: the states of a generation, the stages of a stop, the verified end
-//! stop_times    pure: how long a stop waits for ranks
 //! launch_prep   prepares a launch: variables, directories, experiment, code and libtorch
 //! work_folder   the directory in which ranks with uploaded code work
 //! script_checkpoints  sets a script's checkpoints aside before its next generation
@@ -29,7 +28,6 @@ pub(crate) mod process_scan;
 pub(crate) mod script_checkpoints;
 pub(crate) mod setup;
 pub(crate) mod spawn;
-pub(crate) mod stop_times;
 pub(crate) mod supervisor;
 pub(crate) mod terminate;
 pub(crate) mod work_folder;

@@ -4,7 +4,7 @@
 //! The source may be elsewhere, or use a name in a way that is not found: a missing match proves nothing.
 
 use crate::cli::args::promises::RequiredPromises;
-use crate::cli::support::{Failure, rank_variables};
+use crate::cli::support::Failure;
 use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::model::Model;
 use rankdeck_proto::regular;
@@ -14,7 +14,7 @@ use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::plan::PlanDraft;
-use rankdeck_types::promise::{Contract, Kept, ProgramFacts, Promise, SourceState, names_in};
+use rankdeck_types::promise::{Contract, Kept, ProgramFacts, ProgramName, Promise, SourceState, names_in};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -211,10 +211,39 @@ pub(crate) fn complete(
     needs: &RequiredPromises,
 ) -> Result<Option<&'static str>, Failure> {
     let facts = facts(&draft.experiment, source, &draft.hosts);
-    let why = rank_variables::decide(draft, hosts, &facts);
+    let why = decide_variables(draft, hosts, &facts);
     draft.program = Some(facts).filter(|_| !draft.experiment.launch.command.is_empty());
     draft.asked = needs.demanded.clone();
     checked(&draft.contract(), needs).map(|()| why)
+}
+
+/// Decides which variables the ranks of a user's program get, where the draft leaves it open: torchrun's for a single
+/// rank (PLAIN-1), and the secret that ranks share. The plan then holds the decision, so that restarts keep it.
+///
+/// Returns why a single rank has torchrun's variables, or lacks them; `None` for the built-in trainer.
+fn decide_variables(
+    draft: &mut PlanDraft,
+    hosts: &HostsSource,
+    facts: &ProgramFacts,
+) -> Option<&'static str> {
+    let launch = &mut draft.experiment.launch;
+    if launch.command.is_empty() {
+        return None;
+    }
+    if launch.group_secret.is_none() {
+        launch.group_secret = Some(facts.names.contains(&ProgramName::Secret));
+    }
+    let (is_set, why) = match launch.rank_variables {
+        Some(is_set) => (is_set, "`launch.rank_variables`"),
+        None if launch.slurm_env => (true, "`launch.slurm_env`"),
+        None if hosts.is_file() => (true, "there is a hosts file"),
+        None if hosts.has_nproc() => (true, "`--nproc` is given"),
+        None if facts.names.contains(&ProgramName::Group) => (true, "the program names them"),
+        None if facts.source == SourceState::Absent => (true, "the script is not on this machine"),
+        None => (false, "the program does not name them"),
+    };
+    launch.rank_variables = Some(is_set);
+    Some(why)
 }
 
 fn checked(contract: &Contract, needs: &RequiredPromises) -> Result<(), Failure> {
@@ -264,7 +293,6 @@ mod tests {
     use super::*;
     use rankdeck_config::load_draft;
     use rankdeck_types::ids::RunId;
-    use rankdeck_types::promise::ProgramName;
 
     #[test]
     fn names_are_found_in_every_file_of_the_program() {
@@ -361,5 +389,70 @@ mod tests {
         assert_eq!(rejected("import torch\n", &continued), (false, true));
         assert_eq!(rejected(reads, &from), (false, false));
         assert_eq!(rejected(reads, &continued), (false, false));
+    }
+
+    /// What is decided about a script on these hosts.
+    fn decided(script: &str, launch: &str, hosts: &HostsSource) -> (Option<bool>, Option<bool>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("e.toml");
+        std::fs::write(folder.path().join("t.py"), script).unwrap();
+        let text = format!("[run]\nname = \"a\"\n[launch]\ncommand = [\"python3\", \"t.py\"]\n{launch}");
+        std::fs::write(&path, text).unwrap();
+        let source = ExperimentSource::File(path);
+        let mut draft = load_draft(hosts, &source, &[], |_| RunId("a-1".into())).unwrap();
+        let facts = facts(&draft.experiment, &source, &draft.hosts);
+        decide_variables(&mut draft, hosts, &facts).unwrap();
+        (draft.experiment.launch.rank_variables, draft.experiment.launch.group_secret)
+    }
+
+    #[test]
+    fn plain_1_single_rank_is_plain_unless_asked() {
+        let of = |script: &str, launch: &str, hosts: &HostsSource| decided(script, launch, hosts).0;
+        let here = HostsSource::Here;
+        assert_eq!(of("import gym\nrank = 1\n", "", &here), Some(false));
+        assert_eq!(of("import gym\n", "rank_variables = true\n", &here), Some(true));
+        assert_eq!(of("import gym\n", "slurm_env = true\n", &here), Some(true));
+        let ranks = HostsSource::Ranks(Box::new(HostsSource::Here), 1);
+        assert_eq!(of("import gym\n", "", &ranks), Some(true));
+        assert_eq!(of("import gym\n", "rank_variables = false\n", &ranks), Some(false));
+        assert_eq!(of("import gym\n", "", &HostsSource::Named(vec!["local".into()])), Some(false));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("hosts.toml");
+        std::fs::write(&file, "[[host]]\nname = \"a\"\ntransport = \"local\"\n").unwrap();
+        assert_eq!(of("import gym\n", "", &HostsSource::File(file)), Some(true));
+        for script in [
+            "import os\nrank = int(os.environ[\"RANK\"])\n",
+            "x = os.environ.get('LOCAL_RANK', 0)\n",
+            "dist.init_process_group('gloo')\n",
+            "subprocess.run('echo $RANK', shell=True)\n",
+        ] {
+            assert_eq!(of(script, "", &here), Some(true), "{script}");
+        }
+        for script in ["# LOCAL_RANK\n", "MY_WORLD_SIZE = RANKDECK_RANK = 1\n", "print('RANKS')\n"] {
+            assert_eq!(of(script, "", &here), Some(false), "{script}");
+        }
+    }
+
+    #[test]
+    fn script_that_is_not_here_is_not_plain() {
+        let names = |words: &[&str]| {
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            let source = ExperimentSource::Command { words, ships: false };
+            let mut draft = load_draft(&HostsSource::Here, &source, &[], |_| RunId("a-1".into())).unwrap();
+            let facts = facts(&draft.experiment, &source, &draft.hosts);
+            decide_variables(&mut draft, &HostsSource::Here, &facts);
+            draft.experiment.launch.rank_variables
+        };
+        assert!(!Path::new("nowhere.py").exists());
+        assert_eq!(names(&["python3", "nowhere.py"]), Some(true));
+        assert_eq!(names(&["puffer", "train"]), Some(false));
+        assert_eq!(names(&["sh", "-c", "echo $RANK"]), Some(true));
+    }
+
+    #[test]
+    fn secret_is_for_programs_that_name_it() {
+        let of = |script: &str| decided(script, "", &HostsSource::Here).1;
+        assert_eq!(of("os.environ['RANKDECK_SECRET']\n"), Some(true));
+        assert_eq!(of("import gym\n"), Some(false));
     }
 }

@@ -20,7 +20,6 @@ pub(crate) mod print;
 pub(crate) mod prompt;
 pub(crate) mod provenance;
 pub(crate) mod provision;
-pub(crate) mod rank_variables;
 pub(crate) mod relaunch;
 pub(crate) mod resume_from;
 pub(crate) mod run_index;

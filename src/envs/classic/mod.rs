@@ -12,7 +12,6 @@
 
 mod acrobot;
 pub mod cartpole;
-mod constant;
 mod mountain_car;
 pub mod pendulum;
 
@@ -22,7 +21,6 @@ use super::{
 };
 use acrobot::Acrobot;
 use cartpole::CartPole;
-use constant::Constant;
 use mountain_car::{MountainCar, MountainCarContinuous};
 use pendulum::Pendulum;
 use rankdeck_kernel::numpy_random::Generator;
@@ -95,6 +93,44 @@ pub(crate) trait ClassicTask: Clone + Send {
     fn restore(&mut self, words: &[u64]);
 }
 
+/// The id of [`Constant`].
+const CONSTANT: &str = "rankdeck/Constant-v0";
+
+/// `rankdeck/Constant-v0`: one observation, reward 1 for every step, ended by the time limit only (10 steps).
+///
+/// A learner that bootstraps truncated episodes finds the value `1 / (1 - gamma)`; one that takes truncation
+/// for termination finds a value bounded by the limit. It is not one of Gymnasium's, and has no state.
+#[derive(Debug, Clone)]
+struct Constant;
+
+impl ClassicTask for Constant {
+    type Action = i64;
+    const OBSERVATION: usize = 1;
+    const WORDS: usize = 0;
+
+    fn actions() -> ActionSpace {
+        ActionSpace::Discrete { n: 2 }
+    }
+
+    fn blank() -> Constant {
+        Constant
+    }
+
+    fn reset(&mut self, _: &mut Generator) {}
+
+    fn step(&mut self, _: i64) -> TaskStep {
+        TaskStep { reward: 1.0, terminated: false }
+    }
+
+    fn observe(&self, observation: &mut [f32]) {
+        observation.fill(1.0);
+    }
+
+    fn save(&self, _: &mut Vec<u64>) {}
+
+    fn restore(&mut self, _: &[u64]) {}
+}
+
 /// `x**2` of a NumPy scalar: libm's `pow`, which sometimes differs from `x * x` in the last bit. The exponent
 /// is hidden from the compiler, which would turn it into a product.
 fn pow2(x: f64) -> f64 {
@@ -106,7 +142,7 @@ fn pow2_f32(x: f32) -> f32 {
     x.powf(black_box(2.0))
 }
 
-/// The ids of Gymnasium that are built in; [`constant::ID`] is one more.
+/// The ids of Gymnasium that are built in; `rankdeck/Constant-v0` is one more.
 pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
 
 fn spec<T: ClassicTask>() -> Spec {
@@ -125,7 +161,7 @@ pub fn spec_of(id: &str) -> Option<Spec> {
         "Acrobot-v1" => spec::<Acrobot>(),
         "MountainCar-v0" => spec::<MountainCar>(),
         "MountainCarContinuous-v0" => spec::<MountainCarContinuous>(),
-        constant::ID => spec::<Constant>(),
+        CONSTANT => spec::<Constant>(),
         _ => return None,
     })
 }
@@ -148,7 +184,7 @@ pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn V
         "Acrobot-v1" => boxed::<Acrobot>(env, 500, envs, streams),
         "MountainCar-v0" => boxed::<MountainCar>(env, 200, envs, streams),
         "MountainCarContinuous-v0" => boxed::<MountainCarContinuous>(env, 999, envs, streams),
-        constant::ID => boxed::<Constant>(env, 10, envs, streams),
+        CONSTANT => boxed::<Constant>(env, 10, envs, streams),
         _ => None,
     }
 }
@@ -432,7 +468,7 @@ mod tests {
 
     #[test]
     fn constant_environment_is_truncated_only() {
-        let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
+        let env = Env { max_episode_steps: Some(4), ..Env::new(CONSTANT, 1) };
         let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, EnvPurpose::Train).unwrap();
         let mut outcome = StepOutcome::new(env.spec(), 2);
         for step in 1..=12 {

@@ -6,8 +6,6 @@ pub(crate) mod continuous;
 pub mod distribution;
 pub(crate) mod parameters;
 pub mod q_network;
-pub mod sac_networks;
-pub mod td3_networks;
 pub(crate) mod trunk;
 
 pub(crate) use acting::ActingPolicy;

@@ -242,7 +242,7 @@ fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> 
 }
 
 /// Dense layers with the activation between them; the last is linear.
-pub(super) fn dense(
+pub(crate) fn dense(
     activation: Activation,
     parameters: &[Tensor],
     input: &Tensor,

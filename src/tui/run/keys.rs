@@ -24,7 +24,7 @@ const EVERYWHERE: &[Pane] = &[];
 #[rustfmt::skip]
 static GLOBAL: &[Binding<RunScreen>] = bindings![
     EVERYWHERE, ScreenCommand::Quit, [c('q')], 1, "quit", "Quit (asks whether to detach or stop)", always;
-    EVERYWHERE, ScreenCommand::Stop, [c('x')], 2, "stop", "Stop the run cleanly and verify", no_stop;
+    EVERYWHERE, ScreenCommand::Stop, [c('x')], 2, "stop", "Stop the run cleanly (can save a checkpoint) and verify", no_stop;
     EVERYWHERE, ScreenCommand::Kill, [c('X')], 0, "kill", "Kill the run (SIGKILL on all hosts)", no_kill;
     EVERYWHERE, ScreenCommand::Detach, [c('D')], 7, "detach", "Detach; the run keeps running", no_detach;
     EVERYWHERE, ScreenCommand::Restart, [c('r')], 6, "restart", "Restart from a checkpoint or from scratch", no_restart;

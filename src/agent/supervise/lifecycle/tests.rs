@@ -549,3 +549,43 @@ fn life_9_end_outlives_the_agent() {
     lifecycle.replay(&record(RecordEvent::Launched { spec: spec(1, 1) }));
     assert_eq!(lifecycle.check_end(&spec(2, 1), false), Ok(()));
 }
+
+fn times() -> StopTimes {
+    StopTimes { ordered_at: 100, asked_at: 100, grace: 1_000, limit: 5_000, ..StopTimes::default() }
+}
+
+#[test]
+fn life_5_grace_counts_from_the_latest_sign() {
+    assert_eq!((times().deadline(), times().kill_at()), (1_100, 1_100));
+    let signed = |sign_at| StopTimes { sign_at: Some(sign_at), ..times() };
+    assert_eq!(signed(600).deadline(), 1_600);
+    assert_eq!(signed(50).deadline(), 1_100, "before the order");
+    assert_eq!(signed(4_900).deadline(), 5_100, "the limit");
+    let short = StopTimes { limit: 10, ..signed(900) };
+    assert_eq!(short.deadline(), 1_100, "a grace above the limit is the limit");
+    assert_eq!(StopTimes { grace: 0, ..signed(900) }.deadline(), 900);
+}
+
+#[test]
+fn life_6_and_7_slow_ranks_have_more_time() {
+    let slow = |iteration| StopTimes { iteration: Some(iteration), ..times() };
+    assert_eq!(slow(2_000).deadline(), 3_100);
+    assert_eq!(slow(100).deadline(), 1_100, "the grace is longer");
+    assert_eq!(slow(60_000).deadline(), 5_100, "the limit");
+    assert_eq!(StopTimes { grace: 0, ..slow(2_000) }.deadline(), 100, "a kill");
+    let starved = |at| StopTimes { starved_at: Some(at), ..times() };
+    assert_eq!((starved(2_000).deadline(), starved(4_050).deadline()), (3_000, 4_100));
+    assert_eq!(StopTimes { limit: 2_000, ..starved(4_050) }.deadline(), 2_100);
+}
+
+#[test]
+fn life_8_second_signal_has_its_grace() {
+    let first = StopTimes { asks_again: true, ..times() };
+    assert_eq!((first.deadline(), first.kill_at()), (1_100, 2_100));
+    let busy = StopTimes { sign_at: Some(6_000), ..first.clone() };
+    assert_eq!((busy.deadline(), busy.kill_at()), (4_100, 5_100), "its grace is within the limit");
+    let second = StopTimes { asked_at: 4_100, asks_again: false, ..busy };
+    assert_eq!((second.deadline(), second.kill_at()), (5_100, 5_100));
+    let tight = StopTimes { limit: 1_500, ..first };
+    assert_eq!((tight.deadline(), tight.kill_at()), (1_100, 1_600), "no room for two graces");
+}

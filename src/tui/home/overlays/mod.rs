@@ -5,7 +5,6 @@ pub(super) mod help;
 pub(super) mod launch;
 pub(super) mod output;
 pub(super) mod processes;
-pub(super) mod prune;
 
 use super::HomeUi;
 
@@ -16,7 +15,7 @@ rankdeck_kit::overlays! { HomeUi;
         Confirm(confirm::Confirmation),
         Launch(launch::LaunchForm),
         Processes(processes::GpuProcesses),
-        Prune(prune::PruneForm),
+        Prune(confirm::PruneForm),
         Output(output::OutputView),
     }
 }

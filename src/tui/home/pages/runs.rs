@@ -2,8 +2,7 @@
 
 use super::{Binding, PageState, draw_item, enabled, no_launch};
 use crate::home::model::{Home, RunPhase, RunRow};
-use crate::home::overlays::confirm::Confirmation;
-use crate::home::overlays::prune::PruneForm;
+use crate::home::overlays::confirm::{Confirmation, PruneForm};
 use crate::home::{DrawCtx, HomeAction, HomeCommand, HomePage, HomeRequest, HomeView, READ_ONLY};
 use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_kit::frame::titled_rule;
@@ -57,15 +56,15 @@ const fn run(command: RunCommand) -> HomeCommand {
 #[rustfmt::skip]
 pub(in crate::home) const KEYS: &[Binding] = bindings![
     HERE, run(RunCommand::Open), [k(KeyCode::Enter), c('a')], 1, "attach", "Open the run, or replay its recording (q returns here)", no_run;
-    HERE, run(RunCommand::Stop), [c('x')], 1, "stop", "Stop the run and verify that no process is left", no_stop;
-    HERE, run(RunCommand::Restart), [c('r')], 1, "restart", "Restart from a checkpoint or from scratch", no_restart;
+    HERE, run(RunCommand::Stop), [c('x')], 1, "stop", "Stop the run and verify that no process is left (asks)", no_stop;
+    HERE, run(RunCommand::Restart), [c('r')], 1, "restart", "Restart from a checkpoint or from scratch (asks)", no_restart;
     HERE, run(RunCommand::Mark), [c(' ')], 1, "mark", "Mark the run (compare, remove)", no_run;
     HERE, run(RunCommand::Compare), [c('c')], 1, "compare", "Compare marked runs, or show the selected one", no_compare;
-    HERE, HomeCommand::Launch, [c('n')], 1, "launch", "Launch an experiment", no_launch;
+    HERE, HomeCommand::Launch, [c('n')], 1, "launch", "Launch an experiment (Fleet: on chosen hosts)", no_launch;
     HERE, run(RunCommand::Report), [c('v')], 1, "report", "Write an HTML report of a recorded run", no_recording;
     HERE, run(RunCommand::Replay), [c('p')], 1, "replay", "Replay the recording of the run", no_recording;
-    HERE, run(RunCommand::Remove), [c('d')], 1, "remove", "Remove the run, or the marked ones", no_remove;
-    HERE, run(RunCommand::Prune), [c('P')], 0, "", "Remove old runs", read_only;
+    HERE, run(RunCommand::Remove), [c('d')], 1, "remove", "Remove the run, or the marked ones (asks)", no_remove;
+    HERE, run(RunCommand::Prune), [c('P')], 0, "", "Remove runs older than an age, such as 30d (lists, asks)", read_only;
     HERE, run(RunCommand::Filter), [c('/')], 1, "filter", "Filter runs by name, note, host, state, program (!text excludes)", enabled;
 ];
 

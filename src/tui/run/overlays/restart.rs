@@ -1,7 +1,7 @@
 //! A restart with changed config keys: the checkpoint to start from, the changes as typed, the resulting plan.
 
+use crate::run::overlays::Overlay;
 use crate::run::overlays::confirm::{self, ConfirmKind};
-use crate::run::overlays::{Overlay, target_rows};
 use crate::run::restart_draft::{FileAnswer, FileQuestion, OtherHosts, RestartDraft, RestartSource, origins};
 use crate::run::time::time_of_day;
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, Target, ViewState};
@@ -16,6 +16,7 @@ use rankdeck_types::code::Code;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::{hidden, words};
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 /// The form of a restart.
@@ -70,26 +71,43 @@ impl Component<RunScreen> for RestartForm {
 
     fn draw(&self, model: &Model, view: &ViewState, cx: &DrawCtx<'_>, buf: &mut Buffer) {
         let draft = &*self.0;
-        let cells = usize::from(cx.screen.width.saturating_sub(8)).min(90);
         let glyphs = cx.glyphs();
-        let origins = origins(model);
+        let sources: Vec<Vec<String>> =
+            origins(model).iter().map(|origin| forms(model, origin, view.style.utc_offset_s)).collect();
+        // Wide enough for the longest source, if the screen is.
+        let longest = sources.iter().filter_map(|forms| forms.first()).map(|form| text::width(form)).max();
+        let wanted = (longest.unwrap_or(0) + LABEL + 2).clamp(CELLS, MOST_CELLS);
+        let cells = usize::from(cx.screen.width.saturating_sub(8)).min(wanted);
         let mut lines: Vec<Line<'static>> = Vec::new();
         let height = usize::from(cx.screen.height).saturating_sub(16).clamp(1, ROWS);
         let first = draft.selected.saturating_sub(height - 1);
-        for (i, origin) in origins.iter().enumerate().skip(first).take(height) {
-            let mark = if i == draft.selected { glyphs.pick("▸", ">") } else { " " };
-            let label = if i == first { "from" } else { "" };
-            let role = if i == draft.selected { Role::Accent } else { Role::Text };
-            let forms = forms(model, origin, view.style.utc_offset_s);
-            let room = cells.saturating_sub(LABEL + 2);
-            let row = forms.iter().find(|form| text::width(form) <= room).or(forms.last());
-            let row = cx.cut(row.map_or("", String::as_str), room);
-            lines.push(Line::from(vec![
-                cx.s(format!("{label:<LABEL$}"), Role::Dim),
-                cx.s(format!("{mark} {row}"), role),
-            ]));
+        let room = cells.saturating_sub(LABEL + 2);
+        // The line and the number of lines of each source.
+        let mut places: Vec<(usize, u16, u16)> = Vec::new();
+        for (i, forms) in sources.iter().enumerate().skip(first).take(height) {
+            let is_selected = i == draft.selected;
+            let role = if is_selected { Role::Accent } else { Role::Text };
+            // The selected source has its whole text, on further lines if needed.
+            let rows = match forms.first() {
+                Some(whole) if is_selected && cx.screen.height >= ROOMY => {
+                    text::wrap(&words::clean(whole), room)
+                }
+                _ => {
+                    let fitting = forms.iter().find(|form| text::width(form) <= room).or(forms.last());
+                    vec![cx.cut(fitting.map_or("", String::as_str), room)]
+                }
+            };
+            places.push((i, lines.len() as u16, rows.len() as u16));
+            for (at, row) in rows.into_iter().enumerate() {
+                let label = if i == first && at == 0 { "from" } else { "" };
+                let mark = if is_selected && at == 0 { glyphs.pick("▸", ">") } else { " " };
+                lines.push(Line::from(vec![
+                    cx.s(format!("{label:<LABEL$}"), Role::Dim),
+                    cx.s(format!("{mark} {row}"), role),
+                ]));
+            }
         }
-        let below = origins.len().saturating_sub(first + height);
+        let below = sources.len().saturating_sub(first + height);
         if below > 0 {
             lines.push(Line::from(
                 cx.s(format!("{:<10}{below} more {}", "", glyphs.pick("↓", "v")), Role::Dim),
@@ -153,7 +171,10 @@ impl Component<RunScreen> for RestartForm {
             glyphs.pick("↑↓", "up down")
         );
         let inner = cx.popup(buf, size, Role::Warn, "restart with changes", &keys);
-        target_rows(cx, inner, first, origins.len().saturating_sub(first).min(height));
+        for (source, line, rows) in places {
+            let place = Rect { y: inner.y.saturating_add(line), height: rows, ..inner };
+            cx.target(place.intersection(inner), Target::Row(source));
+        }
         put_lines(buf, inner, lines);
     }
 
@@ -170,8 +191,13 @@ pub fn waiting_text(draft: &RestartDraft) -> &'static str {
     }
 }
 
-/// Most rows of checkpoints at once.
+/// Most checkpoints at once.
 const ROWS: usize = 8;
+/// Cells of the form on a wide screen, and the most that long sources make of them.
+const CELLS: usize = 90;
+const MOST_CELLS: usize = 120;
+/// From this height of the screen on, the selected source may have several lines.
+const ROOMY: u16 = 30;
 /// Cells of labels.
 const LABEL: usize = 8;
 /// Most completions at once.

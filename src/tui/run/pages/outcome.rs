@@ -9,10 +9,12 @@ use crate::run::outcome::{culprit, headline, last_minute, totals, when};
 use crate::run::pages::{Page, PageCx, PageDrawCtx, step};
 use crate::run::ranks;
 use crate::run::reasons::*;
+use crate::run::restart_draft::{LATEST_AND_BEST, best, is_best_latest};
 use crate::run::shared::ConsoleCapabilities;
 use crate::run::time::{TimeMove, time_of_day};
 use crate::run::{RunScreen, RunTarget, Target};
-use rankdeck_core::model::{Model, RunState};
+use rankdeck_core::model::{CheckpointModel, Model, RunState};
+use rankdeck_core::origin::LATEST;
 use rankdeck_core::report::RunOutcome;
 use rankdeck_kit::keys::{Binding, c};
 use rankdeck_kit::{Role, bindings, put, put_lines, text, width};
@@ -153,8 +155,7 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
         offer(ScreenCommand::Explain, false, "evidence", String::new());
     }
     if !steering.replay && !steering.read_only {
-        let long = "restart from a checkpoint or from scratch";
-        offer(ScreenCommand::Restart, false, "restart", long.into());
+        offer(ScreenCommand::Restart, false, "restart", restart_text(model, cells));
         let long = "restart from any checkpoint, with changed config keys";
         offer(ScreenCommand::RestartWith, false, "restart with changes", long.into());
     }
@@ -169,6 +170,24 @@ fn offers(ctx: &PageDrawCtx<'_>, cells: usize) -> Vec<SuggestedAction> {
     offer(ScreenCommand::Copy, false, "copy a report", report.unwrap_or_else(|| copy.to_owned()));
     offer(ScreenCommand::Quit, false, "quit", String::new());
     all
+}
+
+/// The restart in a line: with the latest and the best checkpoint, if they fit.
+fn restart_text(model: &Model, cells: usize) -> String {
+    let named = |name: &str, checkpoint: &CheckpointModel| match checkpoint.step() {
+        Some(step) => format!("{name} (step {})", words::count(step)),
+        None => name.to_owned(),
+    };
+    let is_both = is_best_latest(model);
+    let latest = model.checkpoints.back();
+    let latest = latest.map(|latest| named(if is_both { LATEST_AND_BEST } else { LATEST }, latest));
+    let best = best(model).filter(|_| !is_both).map(|best| named("best", best));
+    let all: Vec<String> = latest.into_iter().chain(best).collect();
+    let text = format!("restart from {} or from scratch", all.join(", "));
+    match all.is_empty() || text::width(&text) + KEY > cells {
+        true => "restart from a checkpoint or from scratch".to_owned(),
+        false => text,
+    }
 }
 
 /// A line of offers.
