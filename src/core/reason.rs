@@ -561,9 +561,13 @@ reasons! {
     WaitsForPeer = "waits_for_peer", Behind, Red, Lasting,
         [Usual WAITS_FOR],
         [LOG, RESTART];
-    /// The training loop has ended and the process does not exit, although others have.
+    /// The training loop has ended and the process does not exit, although others have. A warning if it computes in
+    /// the same functions at each inspection: a last evaluation looks the same.
     TeardownStall = "teardown_stall", Behind, Red, Lasting,
-        [Usual "{who} hangs in teardown ({phase}){at}"],
+        [
+            Usual "{who} hangs in teardown ({phase}){at}",
+            Doubtful "{who} is still computing in the same functions{at}, although other ranks have exited",
+        ],
         [LOG, RESTART];
     /// The rank has not joined the rendezvous while other ranks wait there. It may still be importing
     /// modules.
