@@ -399,7 +399,7 @@ enum Inspected {
 }
 
 fn inspected(verdict: &VerdictReport) -> Inspected {
-    match &verdict.card.culprit {
+    match verdict.card.culprit.as_ref().or(verdict.card.opposite.as_ref()) {
         Some(side) if !side.stack.is_empty() || !side.at.is_empty() => Inspected::Stack,
         Some(side) if !side.blocked_on.is_empty() => Inspected::Wait,
         _ => Inspected::Nothing,

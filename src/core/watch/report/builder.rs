@@ -33,6 +33,8 @@ pub(crate) struct VerdictBuilder {
     pub host: Option<String>,
     /// A rank that waits for it.
     pub waiter: Option<Rank>,
+    /// Without a culprit: a rank in another collective than `waiter`.
+    pub opposite: Option<Rank>,
     /// Decisive facts that are not about one rank.
     pub facts: Vec<String>,
     /// Further evidence.
@@ -51,6 +53,7 @@ impl VerdictBuilder {
             rank: None,
             host: None,
             waiter: None,
+            opposite: None,
             facts: Vec::new(),
             observations: Vec::new(),
             latency_ms: 0,
@@ -376,6 +379,7 @@ fn card(run: &RunView<'_>, verdict: &VerdictBuilder) -> Card {
     Card {
         culprit: verdict.rank.and_then(draw),
         waiter: verdict.waiter.and_then(draw),
+        opposite: verdict.opposite.and_then(draw),
         others: others(model, &on_silent_hosts(&run.views, verdict.assessment.reason.kind()), &shown),
         ruled_out: ruled_out(model, verdict.rank.and_then(view), verdict),
         actions: advice(model, verdict),

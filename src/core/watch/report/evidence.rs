@@ -247,6 +247,7 @@ fn mismatch(run: &RunView<'_>, what: &CollectiveMismatch, waited_ms: u64) -> Ver
         rank: what.rank,
         host: host_of(run.model, what.rank),
         waiter: Some(*other),
+        opposite: what.rank.is_none().then_some(side),
         facts,
         observations: seen,
         latency_ms: waited_ms,
@@ -279,6 +280,7 @@ fn order_deadlock(
     let certainty = if is_proved { Certainty::Proved(Proof::Ring) } else { Certainty::Likely };
     VerdictBuilder {
         waiter: ranks.first().copied(),
+        opposite: ranks.get(1).copied(),
         facts,
         latency_ms: waited_ms,
         ..VerdictBuilder::new(Assessment::usual(certainty, Reason::OrderDeadlock), words)

@@ -46,6 +46,23 @@ fn p16_two_ranks_without_history_have_no_culprit() {
 }
 
 #[test]
+fn p16_mismatch_without_culprit_has_both_stacks() {
+    let mut c = trained(1);
+    stand(&mut c, 101);
+    for rank in 0..2 {
+        page(&mut c, rank).recent.retain(|call| call.seq == 101);
+        c.agents[0].inspections.insert(rank, inspection_at(rank, "sync", "train.py", 10 + rank));
+    }
+    instead(&mut c, 1, 101, |call| call.op = "broadcast".into());
+    c.pass(6_000);
+    let verdict = verdicts(&c).pop().unwrap();
+    expect(&verdict, None, Reason::OpMismatch);
+    let mut ranks: Vec<Rank> = verdict.card.stacks().iter().map(|side| side.rank).collect();
+    ranks.sort();
+    assert_eq!(ranks, [Rank(0), Rank(1)]);
+}
+
+#[test]
 fn p17_other_count_type_or_root_is_size_mismatch() {
     let changes: [fn(&mut CollectiveCall); 3] =
         [|call| call.count = 65, |call| call.dtype = "f64".into(), |call| call.root = Some(2)];
