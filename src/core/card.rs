@@ -441,7 +441,7 @@ mod tests {
         };
         assert_eq!(title("barrier", "monitored_barrie"), "barrier");
         assert_eq!(title("all_to_all", "all_to_all_singl"), "all_to_all");
-        assert_eq!(title("none", "C++ collective"), "C++ collective");
+        assert_eq!(title("none", "collective"), "collective", "issued by C++");
         assert_eq!(title("none", ""), "");
     }
 }

@@ -579,7 +579,7 @@ fn common_wait(culprits: &[&RankView<'_>]) -> String {
             let common: Vec<&str> = first.split(' ').enumerate().map(word).collect();
             format!("waiting for {}", words::clip(&common.join(" "), 160))
         }
-        _ => "waiting for different things".into(),
+        _ => "each rank waits for something else".into(),
     }
 }
 

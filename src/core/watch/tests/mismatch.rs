@@ -6,6 +6,7 @@ use crate::Goal;
 use crate::reason::Reason;
 use crate::report::{Confidence, Proof, Severity, VerdictKind};
 use crate::testkit::*;
+use crate::watch::patterns::mismatch::describe;
 use rankdeck_proto::message::*;
 use rankdeck_types::experiment::OnStuck;
 use rankdeck_types::host::Transport;
@@ -482,12 +483,21 @@ fn op_mismatch_in_script_is_certain() {
     assert_eq!(verdict.proof, Some(Proof::CallsDiffer));
 }
 
+#[test]
+fn call_without_a_name_is_described_as_a_collective() {
+    let call = |op: &str, tag: &str| {
+        describe(&CollectiveCall { op: op.into(), tag: tag.into(), ..CollectiveCall::default() })
+    };
+    assert_eq!(call("none", "collective"), "a collective");
+    assert_eq!(call("all_reduce", "grad"), "all_reduce grad");
+}
+
 /// The hook may be off by some calls of C++, and remembers calls that all ranks have left.
 #[test]
 fn mismatch_without_both_calls_inside_is_only_likely() {
     type Change = fn(&mut Cluster);
     let changes: [Change; 2] = [
-        |c| instead(c, 1, 101, |call| (call.op, call.tag) = ("none".into(), "C++ collective".into())),
+        |c| instead(c, 1, 101, |call| (call.op, call.tag) = ("none".into(), "collective".into())),
         |c| {
             for call in page(c, 1).recent.iter_mut().filter(|call| call.seq == 99) {
                 call.call.op = "broadcast".into();
