@@ -17,6 +17,10 @@ pub struct Card {
     /// A rank that waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiter: Option<RankEvidence>,
+    /// Where ranks are in different collectives and none is known as the culprit: a rank that is in another one
+    /// than `waiter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opposite: Option<RankEvidence>,
     /// Decisive facts that are not about one rank.
     pub facts: Vec<String>,
     /// Further evidence: what inspections showed, and the waiting ranks.
@@ -76,6 +80,19 @@ impl Card {
             .collect()
     }
 
+    /// The ranks whose stacks explain the verdict, the first of them the culprit if it is known; those without a
+    /// stack are left out. Two if the ranks are in different collectives: the difference is the cause.
+    pub fn stacks(&self) -> Vec<&RankEvidence> {
+        let inside = |side: &RankEvidence| side.call.clone().filter(|call| call.inside);
+        let first = self.culprit.as_ref().or(self.opposite.as_ref());
+        let differ = |waiter: &&RankEvidence| match first.and_then(inside).zip(inside(waiter)) {
+            Some((mine, theirs)) => (mine.seq, mine.call) != (theirs.seq, theirs.call),
+            None => self.culprit.is_none() && self.opposite.is_some(),
+        };
+        let waiter = self.waiter.as_ref().filter(differ);
+        first.into_iter().chain(waiter).filter(|side| !side.stack.is_empty()).collect()
+    }
+
     /// What supports the verdict, one fact per entry.
     pub fn evidence(&self) -> Vec<String> {
         let culprit = self.culprit.iter().flat_map(RankEvidence::evidence);
@@ -131,11 +148,26 @@ impl Card {
                 lines.push(format!("{:<LABEL$}{item}", if i == 0 { label } else { "" }));
             }
         };
-        list("stack", self.culprit.as_ref().map(|side| side.stack.clone()).unwrap_or_default());
+        list("stack", self.stack_lines());
         list("others", self.others.iter().map(RankGroup::line).collect());
         list("ruled out", self.ruled_out.clone());
         list("do", self.actions.iter().map(Advice::line).collect());
         lines
+    }
+
+    /// The stacks below one another; with the names of their ranks if there are several.
+    fn stack_lines(&self) -> Vec<String> {
+        match self.stacks().as_slice() {
+            [] => Vec::new(),
+            [one] => one.stack.clone(),
+            many => many
+                .iter()
+                .flat_map(|side| {
+                    let frames = side.stack.iter().map(|frame| format!("  {frame}"));
+                    std::iter::once(format!("rank {} on {}", side.rank, side.host)).chain(frames)
+                })
+                .collect(),
+        }
     }
 }
 
@@ -373,6 +405,35 @@ mod tests {
         );
     }
 
+    /// A rank inside `op`, with one frame.
+    fn inside(rank: u32, op: &str) -> RankEvidence {
+        let call = CollectiveCall { op: op.into(), ..Default::default() };
+        RankEvidence {
+            rank: Rank(rank),
+            host: "ant".into(),
+            call: Some(CollectiveRef { inside: true, seq: 7, call, age_ms: 9 }),
+            stack: vec![format!("{op} at train.py:{rank}")],
+            ..RankEvidence::default()
+        }
+    }
+
+    #[test]
+    fn different_collectives_show_both_stacks() {
+        let ranks = |card: &Card| card.stacks().iter().map(|side| side.rank.0).collect::<Vec<_>>();
+        let (one, two) = (Some(inside(1, "broadcast")), Some(inside(2, "all_reduce")));
+        let named = Card { culprit: one.clone(), waiter: two.clone(), ..Card::default() };
+        assert_eq!(ranks(&named), [1, 2]);
+        let unnamed = Card { opposite: one.clone(), waiter: two.clone(), ..Card::default() };
+        assert_eq!(ranks(&unnamed), [1, 2]);
+        assert_eq!(unnamed.text().iter().filter(|line| line.contains(" at train.py:")).count(), 2);
+        let json = serde_json::to_value(&unnamed).unwrap();
+        assert_eq!(json["opposite"]["stack"][0], "broadcast at train.py:1");
+        let same = Card { culprit: Some(inside(1, "all_reduce")), waiter: two.clone(), ..Card::default() };
+        assert_eq!(ranks(&same), [1], "the waiting rank's stack shows nothing new");
+        let stalled = Card { waiter: two, ..Card::default() };
+        assert!(ranks(&stalled).is_empty());
+    }
+
     #[test]
     fn title_of_a_scripts_collective_repeats_nothing() {
         let title = |op: &str, tag: &str| {
@@ -380,7 +441,7 @@ mod tests {
         };
         assert_eq!(title("barrier", "monitored_barrie"), "barrier");
         assert_eq!(title("all_to_all", "all_to_all_singl"), "all_to_all");
-        assert_eq!(title("none", "C++ collective"), "C++ collective");
+        assert_eq!(title("none", "collective"), "collective", "issued by C++");
         assert_eq!(title("none", ""), "");
     }
 }

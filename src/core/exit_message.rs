@@ -331,7 +331,7 @@ impl ExitMessage {
     /// own is another matter: process groups raise exceptions of the library, which name it.
     fn is_lost_peer(&self) -> bool {
         const NAMES: [&str; 6] = ["gloo", "nccl", "c10d", "tcpstore", "processgroup", "process group"];
-        const BROKEN: [&str; 14] = [
+        const BROKEN: [&str; 17] = [
             "connection reset by peer",
             "connection closed by peer",
             "connection closed by remote peer",
@@ -346,6 +346,9 @@ impl ExitMessage {
             "remote process exited",
             "collective operation timeout",
             "operation timed out",
+            "operations have failed or timed out",
+            "wait timeout after",
+            "application timeout caused pair closure",
         ];
         match self.source {
             MessageSource::LastLine => self.mentions(&BROKEN),

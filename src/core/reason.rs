@@ -306,12 +306,26 @@ pub(crate) fn fill(template: &str, words: &[(&str, String)]) -> String {
     text + rest
 }
 
+/// Whether every `{word}` of `template` that is among `words` has a value.
+pub(crate) fn can_fill(template: &str, words: &[(&str, String)]) -> bool {
+    words.iter().all(|(name, value)| !value.is_empty() || !template.contains(&format!("{{{name}}}")))
+}
+
 const fn advice(text: &'static str, command: &'static str) -> AdviceRow {
     AdviceRow { text, command }
 }
 
-const LOG: AdviceRow = advice("check the rank's log", "rankdeck logs {run} --rank {rank}");
-const LOGS: AdviceRow = advice("check the logs of all ranks", "rankdeck logs {run}");
+pub(crate) const LOG: AdviceRow = advice("check the rank's log", "rankdeck logs {run} --rank {rank}");
+/// The stack of a rank that hangs, and whose log is silent therefore.
+const STACK: AdviceRow = advice(
+    "show the rank's stack (press `t` on the Ranks page, or type `stack {rank}` in line mode)",
+    "rankdeck attach {run}",
+);
+/// Only if a child process is suspended. The key that continues a rank does not reach its child processes, and is found
+/// by `kill -CONT`.
+const CONTINUE_WORKER: AdviceRow =
+    advice("continue the suspended child process on {host}", "kill -s CONT {worker}");
+pub(crate) const LOGS: AdviceRow = advice("check the logs of all ranks", "rankdeck logs {run}");
 /// Only for runs that have a checkpoint.
 pub(crate) const RESTART: AdviceRow = advice("restart from the latest checkpoint", "rankdeck restart {run}");
 const CHECK: AdviceRow =
@@ -477,7 +491,7 @@ reasons! {
     /// The rank waits for its RL environment workers, and none of them uses CPU or moves bytes.
     EnvWorkerDeadlocked = "env_worker_deadlocked", EnvStuck, Red, Lasting,
         [Usual "{who} is waiting for idle environment workers{stopped}{at}; {others} in {awaited}"],
-        [LOG, RESTART];
+        [CONTINUE_WORKER, STACK, LOG, RESTART];
     /// The rank waits for its RL environment workers, which use CPU: they are slow, not stuck.
     SlowEnv = "slow_env", Behind, Amber, Never,
         [Usual "rank {rank} is still in {phase}{amount} (slow RL environments); {others} in {awaited}"],
@@ -489,7 +503,7 @@ reasons! {
             Usual "a thread of {who} holds the GIL in {doing}{at}; {others} in {awaited}",
             Doubtful "{who} is computing in C code that holds the GIL{at}; {others} in {awaited}",
         ],
-        [LOG, RESTART];
+        [STACK, LOG, RESTART];
     /// An evaluation, a checkpoint or a start makes progress, and the other ranks wait for it.
     ExpectedWait = "expected_wait", Behind, Amber, Never,
         [Usual "rank {rank} is still in {phase}{amount}{at} (making progress); {others} in {awaited}"],
@@ -503,22 +517,22 @@ reasons! {
             Doubtful "{who} is busy in the same functions in two inspections{at} (computing or spinning); \
                 {others} in {awaited}",
         ],
-        [LOG, RESTART];
+        [STACK, LOG, RESTART];
     /// The main thread waits for a lock (a futex) outside any collective, and nothing in the rank uses CPU. Certain
     /// after an hour, if the wait is also ten times as long as any earlier one at that line in this run.
     Lock = "lock", Behind, Red, Lasting,
         [Usual "{who} is blocked on a lock in {doing}{at}; {others} in {awaited}"],
-        [LOG, RESTART];
+        [STACK, LOG, RESTART];
     /// The main thread sleeps outside any collective, for longer than its silence budget.
     Sleeping = "sleeping", Behind, Red, Lasting,
         [Usual "{who} is sleeping in {doing}{at}; {others} in {awaited}"],
-        [LOG, RESTART];
+        [STACK, LOG, RESTART];
     /// The main thread polls for a condition: in three inspections, it slept at the same line, in a new sleep each
     /// time, and nothing else in the rank was active. A warning until the wait is twice as long as any earlier one at
     /// that line in this run (at least 60 s). If no earlier one has ended, a warning for `watch.rank0_budget_s`.
     Polling = "polling", Behind, Red, Lasting,
         [Usual "{who} has slept in a loop{at} for {waited} and does nothing else; {others} in {awaited}"],
-        [advice("check what that line waits for", ""), LOG, RESTART];
+        [advice("check what that line waits for", ""), STACK, LOG, RESTART];
     /// The rank waits for a lock on a file, or retries to take it. The evidence names the file and the
     /// process that holds the lock.
     FileLock = "file_lock", Behind, Red, Lasting,
@@ -528,7 +542,7 @@ reasons! {
     /// path.
     Fifo = "fifo", Behind, Red, Lasting,
         [Usual WAITS_FOR],
-        [LOG, RESTART];
+        [STACK, LOG, RESTART];
     /// The rank waits for a reply from a DNS server. The evidence names the server.
     NameLookup = "name_lookup", Behind, Red, Lasting,
         [Usual WAITS_FOR],
@@ -537,12 +551,12 @@ reasons! {
     /// system call that it is in.
     ChildProcess = "child_process", Behind, Red, Lasting,
         [Usual WAITS_FOR],
-        [LOG, RESTART];
+        [CONTINUE_WORKER, STACK, LOG, RESTART];
     /// The rank waits for the process at the other end of a pipe, and that process is idle. The evidence
     /// names it.
     Pipe = "pipe", Behind, Red, Lasting,
         [Usual WAITS_FOR],
-        [LOG, RESTART];
+        [CONTINUE_WORKER, STACK, LOG, RESTART];
     /// The rank waits for a child process that has exited: a worker of a pool or queue, or a rank that it has
     /// started itself. The evidence has its process id, its exit code or signal, and what the rank waits for.
     /// Certain if no live process holds the other end. Dead workers of vectorized environments are
@@ -554,17 +568,21 @@ reasons! {
     /// `num_workers=0` the error appears in the rank itself.
     DataLoader = "data_loader", Behind, Red, Lasting,
         [Usual "{who} is waiting for idle data loader workers{stopped}{at}; {others} in {awaited}"],
-        [LOG, RESTART];
+        [CONTINUE_WORKER, STACK, LOG, RESTART];
     /// The rank waits on a socket outside any collective, for a reply or an incoming connection. The
     /// evidence names the address, and the process if it is on that host. A warning for the first 60 s, and until the
     /// wait is twice as long as any earlier one at that line in this run.
     WaitsForPeer = "waits_for_peer", Behind, Red, Lasting,
         [Usual WAITS_FOR],
-        [LOG, RESTART];
-    /// The training loop has ended and the process does not exit, although others have.
+        [STACK, LOG, RESTART];
+    /// The training loop has ended and the process does not exit, although others have. A warning if it computes in
+    /// the same functions at each inspection: a last evaluation looks the same.
     TeardownStall = "teardown_stall", Behind, Red, Lasting,
-        [Usual "{who} hangs in teardown ({phase}){at}"],
-        [LOG, RESTART];
+        [
+            Usual "{who} hangs in teardown ({phase}){at}",
+            Doubtful "{who} is still computing in the same functions{at}, although other ranks have exited",
+        ],
+        [STACK, LOG, RESTART];
     /// The rank has not joined the rendezvous while other ranks wait there. It may still be importing
     /// modules.
     RendezvousIncomplete = "rendezvous_incomplete", Behind, Red, Lasting,
@@ -858,7 +876,7 @@ mod tests {
 
     #[test]
     fn advice_uses_only_common_words() {
-        let known = ["run", "rank", "pid", "host", "master"].map(|word| (word, "x".to_string()));
+        let known = ["run", "rank", "pid", "worker", "host", "master"].map(|word| (word, "x".to_string()));
         for advice in all_reasons().iter().flat_map(|row| row.advice) {
             fill(advice.text, &known);
             fill(advice.command, &known);

@@ -162,6 +162,9 @@ pub(crate) enum BlamePriority {
     Root,
     /// Failed by itself.
     Plain,
+    /// Alive: a warning had named it when those that waited for it lost their connections or timed out. The
+    /// warning proves nothing, so a rank that failed by itself comes before it.
+    Late,
     /// Reports that a connection broke or a peer is gone.
     Victim,
 }

@@ -643,6 +643,7 @@ fn word_for(verdict: &VerdictReport, command: &str) -> Option<String> {
     let rank = verdict.rank.map(|rank| rank.to_string());
     let words: Vec<&str> = command.split_whitespace().collect();
     match words.as_slice() {
+        ["rankdeck", "attach", ..] => rank.map(|rank| format!("stack {rank}")),
         ["rankdeck", "logs", ..] => rank.map(|rank| format!("log {rank}")),
         ["rankdeck", "restart", ..] if !command.contains("--check-collectives") => Some("restart".into()),
         ["rankdeck", "stop", ..] => Some("stop".into()),

@@ -40,7 +40,8 @@ def words_of(text, size):
 
 _NOWHERE = (None, None)
 _UNKNOWN = 1 << 48
-_CPP = words_of("C++ collective", 16)
+# A collective that C++ has issued: only its number is known.
+_UNNAMED = words_of("collective", 16)
 
 
 def contradicting():
@@ -236,7 +237,7 @@ class Page:
             return
         now = self.now()
         for _ in range(missing):
-            entry = self._enter(group, 0, _CPP, 0, 0, 0, 0, None, now)
+            entry = self._enter(group, 0, _UNNAMED, 0, 0, 0, 0, None, now)
             group[9:] = [entry]
         if len(group) > 9 and group[9] is not None:
             if completed is None or completed - group[7] >= group[9][11]:

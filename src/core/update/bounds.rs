@@ -250,8 +250,9 @@ impl Truncator {
     fn verdict(&mut self, verdict: &mut VerdictReport) {
         self.text(TEXT, &mut verdict.reason);
         verdict.host.iter_mut().for_each(|host| self.text(NAME, host));
-        let Card { culprit, waiter, facts, observations, others, ruled_out, actions } = &mut *verdict.card;
-        culprit.iter_mut().chain(waiter).for_each(|side| self.evidence(side));
+        let Card { culprit, waiter, opposite, facts, observations, others, ruled_out, actions } =
+            &mut *verdict.card;
+        culprit.iter_mut().chain(waiter).chain(opposite).for_each(|side| self.evidence(side));
         [facts, observations, ruled_out].into_iter().for_each(|lines| self.lines(LIST, lines));
         self.list(LIST, others);
         others.iter_mut().for_each(|group| self.text(TEXT, &mut group.text));

@@ -12,7 +12,7 @@ use crate::model::{
     ChartMarkKind, CheckpointModel, EventSubject, EventTone, FingerprintModel, RankLife, RankModel,
 };
 use crate::origin;
-use crate::report::ReportBody;
+use crate::report::{ReportBody, VerdictReport};
 use crate::run::{BlamePriority, EndCause, FailedRank, RunProgress};
 use crate::session::{EventCtx, RecordContext};
 use crate::watch::{AbnormalExit, RecordedTime};
@@ -172,9 +172,10 @@ fn ended_well(
     }
     // The ranks whose connection it closed may have reported first.
     let facts = &ctx.session.run.facts;
-    let victims = facts.failures.iter().all(|failure| failure.weight == BlamePriority::Victim);
-    let first = facts.failures.first().map(|failure| failure.rank);
-    if let Some(victim) = first.filter(|_| victims && !end.stopping) {
+    let follow = facts.failures.iter().all(|failure| failure.weight >= BlamePriority::Late);
+    let victim = facts.failures.iter().find(|failure| failure.weight == BlamePriority::Victim);
+    let victim = victim.map(|failure| failure.rank).filter(|_| follow && !end.stopping);
+    if let Some(victim) = victim {
         left_early(ctx, at, victim);
     }
 }
@@ -266,12 +267,10 @@ fn failed(
     let JudgedEnd { usage, message, sent, .. } = judged;
     let lost_peer = weight == BlamePriority::Victim && message.kind() != FailureKind::Mismatch;
     if lost_peer {
-        blame_root(ctx, rank);
+        blame_root(ctx, at, rank);
     }
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
-    let known = culprit.map(|culprit| culprit.rank);
-    let left = if known.is_none() && lost_peer { left_early(ctx, at, rank) } else { None };
-    let victim_of = known.or(left).filter(|_| lost_peer);
+    let victim_of = culprit.map(|culprit| culprit.rank).filter(|_| lost_peer);
     ctx.session.watch.on_death(ctx.session.clock.awake_ms);
     // A broken connection is never the first failure of a group, even if its cause has not been reported
     // yet.
@@ -314,30 +313,52 @@ fn failed(
 /// Lines of its log that are shown of a rank that others failed by, though it lives.
 const LINES_OF_ROOT: usize = 20;
 
-/// Ranks that wait for another one lose their connection in the end: the rank that a critical verdict named
-/// before is the culprit, unless another one failed by itself.
-fn blame_root(ctx: &mut EventCtx<'_>, victim: Rank) {
-    let facts = &ctx.session.run.facts;
-    if facts.failures.iter().any(|failure| failure.weight != BlamePriority::Victim) {
+/// Ranks that wait for another one lose their connection or run into a timeout in the end. Unless another rank
+/// failed by itself, the culprit is, in this order: the rank that a critical verdict named before, a rank that left
+/// early, or the late rank of a warning. The timeout of a process group may be shorter than the patience of the
+/// detector, so that no verdict has become critical yet.
+fn blame_root(ctx: &mut EventCtx<'_>, at: RecordContext, victim: Rank) {
+    let failures = &ctx.session.run.facts.failures;
+    if failures.iter().any(|failure| failure.weight != BlamePriority::Victim) {
         return;
     }
-    let Some(verdict) = ctx.session.watch.critical() else { return };
-    let Some(rank) = verdict.rank.filter(|rank| *rank != victim) else { return };
-    let Some(model) = ctx.model.ranks.get(rank.index()) else { return };
+    let is_first = failures.is_empty();
+    let critical = ctx.session.watch.critical();
+    let root = critical.and_then(|verdict| named_root(ctx, verdict, victim, BlamePriority::Root));
+    if root.is_none() && is_first && left_early(ctx, at, victim).is_some() {
+        return;
+    }
+    let late = || {
+        let verdict = ctx.session.watch.late_rank(victim)?;
+        named_root(ctx, verdict, victim, BlamePriority::Late)
+    };
+    if let Some(failure) = root.or_else(late) {
+        ctx.session.run.facts.failed(failure);
+    }
+}
+
+/// The failure of a live rank that a verdict names; `None` if that is the victim itself.
+fn named_root(
+    ctx: &EventCtx<'_>,
+    verdict: &VerdictReport,
+    victim: Rank,
+    weight: BlamePriority,
+) -> Option<FailedRank> {
+    let rank = verdict.rank.filter(|rank| *rank != victim)?;
+    let model = ctx.model.ranks.get(rank.index())?;
     let lines = model.log.lines.iter().skip(model.log.lines.len().saturating_sub(LINES_OF_ROOT));
     let now = ctx.session.clock.wall_time(ctx.now);
-    let failure = FailedRank {
+    Some(FailedRank {
         rank,
         host: model.host.clone(),
         time: (now - verdict.latency_s).max(0.0),
         bound_s: 0.0,
         last_lines: lines.map(|line| line.text.clone()).collect(),
-        weight: BlamePriority::Root,
+        weight,
         text: verdict.reason.clone(),
         gist: String::new(),
         usage: false,
-    };
-    ctx.session.run.facts.failed(failure);
+    })
 }
 
 /// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.

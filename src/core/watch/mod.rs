@@ -197,6 +197,11 @@ impl Detector {
         self.verdicts.critical()
     }
 
+    /// Returns the warning about a live rank that `victim` or other ranks wait for.
+    pub fn late_rank(&self, victim: Rank) -> Option<&VerdictReport> {
+        self.verdicts.late_rank(victim)
+    }
+
     /// Returns what changed since the last call, in the order to report it: most severe first, cleared ones
     /// last.
     pub fn changes(&mut self) -> Vec<VerdictChange> {

@@ -240,6 +240,27 @@ impl VerdictStore {
         all.min_by_key(|verdict| verdict.rank.is_none())
     }
 
+    /// Returns the warning about a rank, other than `victim`, that ranks wait for: one that `victim` itself is
+    /// known to wait for if there is one, else the one that has lasted longest. Warnings about speed, input or
+    /// learning name no rank that a collective waits for, and neither does one about a run that stands still.
+    pub fn late_rank(&self, victim: Rank) -> Option<&VerdictReport> {
+        let late = |verdict: &&VerdictReport| {
+            let kind = is_about_a_wait(verdict.verdict) || verdict.verdict == VerdictKind::Frozen;
+            verdict.severity == Severity::Amber
+                && kind
+                && verdict.reason_code != Reason::Standstill
+                && verdict.rank.is_some_and(|rank| rank != victim)
+                && verdict.card.waiter.is_some()
+        };
+        let waits = |verdict: &VerdictReport| {
+            verdict.card.waiter.as_ref().is_some_and(|waiter| waiter.rank == victim)
+        };
+        let conditions = self.reported.values().filter(|one| one.condition).map(|one| &one.verdict);
+        conditions
+            .filter(late)
+            .max_by(|a, b| waits(a).cmp(&waits(b)).then(a.latency_s.total_cmp(&b.latency_s)))
+    }
+
     /// Returns what changed since the last call, in the order to report it: most severe first, cleared ones
     /// last.
     pub fn changes(&mut self) -> Vec<VerdictChange> {
@@ -378,9 +399,62 @@ enum Inspected {
 }
 
 fn inspected(verdict: &VerdictReport) -> Inspected {
-    match &verdict.card.culprit {
+    match verdict.card.culprit.as_ref().or(verdict.card.opposite.as_ref()) {
         Some(side) if !side.stack.is_empty() || !side.at.is_empty() => Inspected::Stack,
         Some(side) if !side.blocked_on.is_empty() => Inspected::Wait,
         _ => Inspected::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::{Card, RankEvidence};
+    use crate::reason::{Confidence, all_reasons};
+
+    /// What the store reports as the late rank that rank `victim` waited for, with one standing condition about
+    /// rank 1 that rank 2 waits for.
+    fn late(reason: Reason, severity: Severity, waited: bool, victim: u32) -> Option<Rank> {
+        let waiter = waited.then(|| RankEvidence { rank: Rank(2), ..RankEvidence::default() });
+        let verdict = VerdictReport {
+            rank: Some(Rank(1)),
+            host: None,
+            verdict: reason.kind(),
+            severity,
+            confidence: Confidence::Likely,
+            proof: None,
+            reason_code: reason,
+            reason: String::new(),
+            latency_s: 9.0,
+            first_s: 9.0,
+            card: Box::new(Card { waiter, ..Card::default() }),
+        };
+        let found = BTreeMap::from([((reason.kind(), Some(Rank(1)), None), verdict)]);
+        let mut store = VerdictStore::default();
+        store.hold(found.clone(), 0);
+        store.hold(found, LATE_MS);
+        store.changes();
+        store.late_rank(Rank(victim)).and_then(|verdict| verdict.rank)
+    }
+
+    #[test]
+    fn late_rank_is_one_that_a_warning_says_ranks_wait_for() {
+        for row in all_reasons() {
+            let kind = matches!(row.kind, VerdictKind::Behind | VerdictKind::EnvStuck | VerdictKind::Frozen);
+            let expected = (kind && row.reason != Reason::Standstill).then_some(Rank(1));
+            assert_eq!(late(row.reason, Severity::Amber, true, 2), expected, "{}", row.name);
+        }
+        for unrelated in [Reason::InputBound, Reason::NoLearning, Reason::Late, Reason::SlowRun] {
+            assert_eq!(late(unrelated, Severity::Amber, true, 2), None, "{unrelated:?}");
+        }
+    }
+
+    #[test]
+    fn late_rank_is_not_the_victim_and_has_a_waiting_rank() {
+        let amber = |waited, victim| late(Reason::WaitsForPeer, Severity::Amber, waited, victim);
+        assert_eq!(amber(true, 3), Some(Rank(1)), "the warning shows only one of those that wait");
+        assert_eq!(amber(true, 1), None);
+        assert_eq!(amber(false, 2), None);
+        assert_eq!(late(Reason::WaitsForPeer, Severity::Red, true, 2), None, "it is critical");
     }
 }

@@ -18,10 +18,11 @@ pub fn line(advice: &Advice, keys: KeyNames<'_>) -> String {
 
 /// The text of an advice that has a key, with what must be typed.
 pub fn by_key(advice: &Advice) -> String {
-    match advice.command.contains(CHECKED) {
-        true => format!("{} (type watch.check_collectives=true)", advice.text),
-        false => advice.text.clone(),
+    if advice.command.contains(CHECKED) {
+        return format!("{} (type watch.check_collectives=true)", advice.text);
     }
+    // The key itself is shown.
+    advice.text.split(" (press ").next().unwrap_or_default().to_owned()
 }
 
 /// The keys of this screen that do what a command does.
@@ -36,6 +37,7 @@ pub fn key_of(advice: &Advice, keys: KeyNames<'_>) -> Option<String> {
         _ => return None,
     }
     match words.next()? {
+        "attach" => Some(on_card(ScreenCommand::Stack)),
         "logs" if advice.command.contains("--rank") => Some(on_card(ScreenCommand::RankLog)),
         "logs" => Some(keys.of(ScreenCommand::Go(Tab::Logs))),
         "restart" if advice.command.contains(CHECKED) => Some(keys.of(ScreenCommand::RestartWith)),

@@ -94,7 +94,7 @@ fn progresses(view: &RankView<'_>) -> bool {
 
 /// Whether two inspections in a row saw its main thread in the same functions, libraries included: most programs
 /// leave their loop to one.
-fn same_functions(view: &RankView<'_>) -> bool {
+pub(crate) fn same_functions(view: &RankView<'_>) -> bool {
     view.functions_before().is_some() && view.inspection().and_then(main_functions) == view.functions_before()
 }
 

@@ -45,14 +45,20 @@ pub(crate) fn assess(run: &RunView<'_>, limits: &TimeLimits) -> RunFindings {
 
 fn by_stage(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<Rank>) {
     let started = run.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
-    match leftover(run, limits) {
+    let is_still = |view: &RankView| view.quiet_ms() >= limits.behind && !program::moves(view, limits.rank0);
+    match leftover(run) {
         // An inspection shows first whether it lacks a core.
-        Some(view) => {
+        Some(view) if is_still(view) => {
             let late = view.quiet_ms() >= patience(view, limits).saturating_mul(2);
             (late.then(|| stalled(view, view.quiet_ms(), &[])), vec![view.rank])
         }
-        None if started => teardown(run, limits),
-        None => rendezvous(run, limits),
+        // Only inspections tell an endless loop from a last evaluation, and not for sure.
+        Some(view) if view.never_sleeps() && view.silence_ms() >= limits.behind => {
+            let spins = view.silence_ms() >= late_rank::AMBER_MS && late_rank::same_functions(view);
+            (spins.then(|| spinning(view)), vec![view.rank])
+        }
+        _ if started => teardown(run, limits),
+        _ => rendezvous(run, limits),
     }
 }
 
@@ -112,9 +118,9 @@ fn rendezvous(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<R
     (assessment.map(|assessment| Finding::LateRank { late, assessment }), vec![rank])
 }
 
-/// A script's rank whose training has ended, and whose process stays although it makes no progress: all
-/// others have exited, or it has closed its process group and some have exited.
-fn leftover<'a, 'b>(run: &'a RunView<'b>, limits: &TimeLimits) -> Option<&'a RankView<'b>> {
+/// A script's rank whose training has ended, and whose process is still there: all others have exited, or it has
+/// closed its process group and some have exited.
+fn leftover<'a, 'b>(run: &'a RunView<'b>) -> Option<&'a RankView<'b>> {
     let views = &run.views;
     let left = views.iter().filter(|view| view.left).count();
     if left == 0 || views.len() < run.model.ranks.len() || views.iter().any(|view| view.died) {
@@ -128,8 +134,7 @@ fn leftover<'a, 'b>(run: &'a RunView<'b>, limits: &TimeLimits) -> Option<&'a Ran
     };
     let mut alive = views.iter().filter(|view| view.alive());
     let first = alive.clone().find(stays)?;
-    let still = |view: &RankView| view.quiet_ms() >= limits.behind && !program::moves(view, limits.rank0);
-    (alive.all(|view| stays(&view)) && still(first)).then_some(first)
+    alive.all(|view| stays(&view)).then_some(first)
 }
 
 /// Milliseconds after which a rank that does not exit is late.
@@ -141,6 +146,15 @@ fn patience(view: &RankView<'_>, limits: &TimeLimits) -> u64 {
 fn stalled(view: &RankView<'_>, waited_ms: u64, also: &[Rank]) -> Finding {
     let assessment = Assessment::usual(Certainty::Likely, Reason::TeardownStall);
     let late = LateRank { rank: view.rank, also: also.to_vec(), waited_ms, ..LateRank::default() };
+    Finding::LateRank { late, assessment }
+}
+
+/// A rank that computes in the same functions at each inspection although others have exited, as in an endless loop
+/// of an exit handler. It may be a last evaluation: a warning.
+fn spinning(view: &RankView<'_>) -> Finding {
+    let assessment =
+        Assessment { severity: Severity::Amber, certainty: Certainty::Likely, reason: Reason::TeardownStall };
+    let late = LateRank { rank: view.rank, waited_ms: view.silence_ms(), ..LateRank::default() };
     Finding::LateRank { late, assessment }
 }
 

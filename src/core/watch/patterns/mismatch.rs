@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 const PERIOD: usize = 32;
 /// Most calls of one run on a page: no page holds more.
 const RUN: u64 = 64;
+/// The hook's tag of a call that C++ made.
+const UNNAMED: &str = "collective";
 
 /// Ranks that called different collectives under one number of a group.
 #[derive(Debug, Clone, PartialEq)]
@@ -223,6 +225,8 @@ pub(crate) fn describe(call: &CollectiveCall) -> String {
     let mut text = call.title();
     if text.is_empty() {
         text.push_str("an unknown collective");
+    } else if text == UNNAMED {
+        text.insert_str(0, "a ");
     }
     let size = call.size();
     if !size.is_empty() {

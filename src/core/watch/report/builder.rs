@@ -3,13 +3,14 @@
 
 use crate::card::{Advice, Card, RankEvidence, RankGroup};
 use crate::model::{Model, RankInspection, RankLife, RankModel};
-use crate::reason::{self, SentenceForm, VerdictKind, fill};
+use crate::reason::{self, AdviceRow, SentenceForm, VerdictKind, fill};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::Assessment;
 use crate::watch::history::inspections::{
     awaited_lines, child_frame, child_is_in_collective, leading_thread, user_frame,
 };
 use crate::watch::history::movement;
+use crate::watch::history::program;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::network::unanswered;
 use rankdeck_proto::inspection::FrameOwner;
@@ -33,6 +34,8 @@ pub(crate) struct VerdictBuilder {
     pub host: Option<String>,
     /// A rank that waits for it.
     pub waiter: Option<Rank>,
+    /// Without a culprit: a rank in another collective than `waiter`.
+    pub opposite: Option<Rank>,
     /// Decisive facts that are not about one rank.
     pub facts: Vec<String>,
     /// Further evidence.
@@ -51,6 +54,7 @@ impl VerdictBuilder {
             rank: None,
             host: None,
             waiter: None,
+            opposite: None,
             facts: Vec::new(),
             observations: Vec::new(),
             latency_ms: 0,
@@ -349,20 +353,33 @@ fn ruled_out(model: &Model, view: Option<&RankView<'_>>, verdict: &VerdictBuilde
 }
 
 /// Advice, best first.
-fn advice(model: &Model, verdict: &VerdictBuilder) -> Vec<Advice> {
+fn advice(run: &RunView<'_>, verdict: &VerdictBuilder) -> Vec<Advice> {
+    let model = run.model;
+    let worker = verdict.rank.and_then(|rank| run.view(rank)).and_then(program::stopped_child);
     let rank = verdict.rank.and_then(|rank| model.ranks.get(rank.index()));
     let pid = rank.and_then(|rank| rank.sample.as_ref().map(|sample| sample.pid).or(rank.pid));
     let words = [
         ("run", model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default()),
         ("rank", verdict.rank.map(|rank| rank.to_string()).unwrap_or_default()),
         ("pid", pid.map(|pid| pid.to_string()).unwrap_or_default()),
+        ("worker", worker.map(|pid| pid.to_string()).unwrap_or_default()),
         ("host", verdict.host.clone().unwrap_or_default()),
         ("master", model.run.master.clone()),
     ];
     // Without a checkpoint, a restart cannot resume.
     let saved = !model.checkpoints.is_empty();
-    let rows = verdict.assessment.reason.row().advice.iter().filter(|row| saved || **row != reason::RESTART);
-    rows.map(|row| Advice { text: fill(row.text, &words), command: fill(row.command, &words) }).collect()
+    filled_advice(verdict.assessment.reason.row().advice, saved, &words)
+}
+
+/// The rows of which every `{word}` has a value. Of a verdict about several ranks, the logs of all are advised.
+fn filled_advice(rows: &[AdviceRow], saved: bool, words: &[(&str, String)]) -> Vec<Advice> {
+    let can_fill = |row: &AdviceRow| [row.text, row.command].iter().all(|text| reason::can_fill(text, words));
+    rows.iter()
+        .filter(|row| saved || **row != reason::RESTART)
+        .map(|row| if *row == reason::LOG && !can_fill(row) { reason::LOGS } else { *row })
+        .filter(can_fill)
+        .map(|row| Advice { text: fill(row.text, words), command: fill(row.command, words) })
+        .collect()
 }
 
 /// The evidence without facts and observations.
@@ -376,9 +393,10 @@ fn card(run: &RunView<'_>, verdict: &VerdictBuilder) -> Card {
     Card {
         culprit: verdict.rank.and_then(draw),
         waiter: verdict.waiter.and_then(draw),
+        opposite: verdict.opposite.and_then(draw),
         others: others(model, &on_silent_hosts(&run.views, verdict.assessment.reason.kind()), &shown),
         ruled_out: ruled_out(model, verdict.rank.and_then(view), verdict),
-        actions: advice(model, verdict),
+        actions: advice(run, verdict),
         ..Card::default()
     }
 }
@@ -526,6 +544,50 @@ pub(crate) fn link_error(state: &LinkState) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Advice of this row where only these words are known.
+    fn advised(row: &reason::ReasonRow, known: &[&str]) -> Vec<Advice> {
+        let words = ["run", "rank", "pid", "worker", "host", "master"];
+        let words = words.map(|word| (word, if known.contains(&word) { "X" } else { "" }.to_owned()));
+        filled_advice(row.advice, true, &words)
+    }
+
+    #[test]
+    fn advice_without_a_value_is_never_shown() {
+        for row in reason::all_reasons() {
+            for known in [&["run"][..], &["run", "host"], &["run", "rank", "host"], &[]] {
+                for advice in advised(row, known) {
+                    let all = [&advice.text, &advice.command];
+                    let has_hole = |text: &&String| text.contains("  ") || text.trim() != text.as_str();
+                    assert!(!all.iter().any(|text| has_hole(text)), "{}: {advice:?}", row.name);
+                    assert!(!all.iter().any(|text| text.contains("``")), "{}: {advice:?}", row.name);
+                    let needs_rank = advice.command.contains("--rank");
+                    assert!(!needs_rank || known.contains(&"rank"), "{}: {advice:?}", row.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn verdict_without_rank_advises_logs_of_all() {
+        let row = reason::Reason::WeightsNotFinite.row();
+        let commands: Vec<String> = advised(row, &["run"]).into_iter().map(|advice| advice.command).collect();
+        assert!(commands.contains(&"rankdeck logs X".to_owned()), "{commands:?}");
+    }
+
+    #[test]
+    fn hang_advises_stack_and_suspended_worker_first() {
+        let first = |reason: reason::Reason, known: &[&str]| advised(reason.row(), known)[0].command.clone();
+        let alive = ["run", "rank", "pid", "host"];
+        let stopped = ["run", "rank", "pid", "host", "worker"];
+        for hang in [reason::Reason::DataLoader, reason::Reason::Pipe, reason::Reason::ChildProcess] {
+            assert_eq!(first(hang, &alive), "rankdeck attach X");
+            assert_eq!(first(hang, &stopped), "kill -s CONT X");
+        }
+        for hang in [reason::Reason::Lock, reason::Reason::WaitsForPeer, reason::Reason::TeardownStall] {
+            assert_eq!(first(hang, &stopped), "rankdeck attach X");
+        }
+    }
 
     #[test]
     fn known_xids_have_a_meaning() {

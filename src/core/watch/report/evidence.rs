@@ -247,6 +247,7 @@ fn mismatch(run: &RunView<'_>, what: &CollectiveMismatch, waited_ms: u64) -> Ver
         rank: what.rank,
         host: host_of(run.model, what.rank),
         waiter: Some(*other),
+        opposite: what.rank.is_none().then_some(side),
         facts,
         observations: seen,
         latency_ms: waited_ms,
@@ -279,6 +280,7 @@ fn order_deadlock(
     let certainty = if is_proved { Certainty::Proved(Proof::Ring) } else { Certainty::Likely };
     VerdictBuilder {
         waiter: ranks.first().copied(),
+        opposite: ranks.get(1).copied(),
         facts,
         latency_ms: waited_ms,
         ..VerdictBuilder::new(Assessment::usual(certainty, Reason::OrderDeadlock), words)
@@ -577,7 +579,7 @@ fn common_wait(culprits: &[&RankView<'_>]) -> String {
             let common: Vec<&str> = first.split(' ').enumerate().map(word).collect();
             format!("waiting for {}", words::clip(&common.join(" "), 160))
         }
-        _ => "waiting for different things".into(),
+        _ => "each rank waits for something else".into(),
     }
 }
 

@@ -605,14 +605,14 @@ fn stopped_worker_on_busy_host_is_detected_in_time() {
 // Waits that an outside party ends, and the patience that a run learns for each line.
 
 /// The main thread reads from a connection, at a line of the program.
-fn asks_a_server(_: u64, sample: &mut RankSample, inspection: &mut Inspection) {
+pub(super) fn asks_a_server(_: u64, sample: &mut RankSample, inspection: &mut Inspection) {
     sample.wchan = "wait_woken".into();
     inspection.threads = python(&["/usr/lib/python3.11/socket.py", "/w/reward.py"]);
     inspection.obstacle = Some(Obstacle::Connection { peer: "10.0.0.9:7000".into(), owner: None });
 }
 
 /// The main thread sleeps for a second, time and again, at a line of the program.
-fn polls(at: u64, sample: &mut RankSample, inspection: &mut Inspection) {
+pub(super) fn polls(at: u64, sample: &mut RankSample, inspection: &mut Inspection) {
     sample.wchan = "hrtimer_nanosleep".into();
     sample.signals.main.as_mut().unwrap().turns += at / 1_000;
     inspection.threads = python(&["/w/data.py"]);

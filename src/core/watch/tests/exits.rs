@@ -1,5 +1,6 @@
 //! Ranks that exit: the reason, secondary failures, and ranks that do not get through the end.
 
+use super::doubtful::{FREE, asks_a_server, polls, script};
 use super::lab::*;
 use crate::reason::Reason;
 use crate::report::{Confidence, ReportBody, Severity};
@@ -249,4 +250,55 @@ fn p28_failure_after_stuck_rank_is_secondary() {
         facts.push(victim.card.facts[0].clone());
     }
     insta::assert_snapshot!("failures_after_stuck_rank", facts.join("\n"));
+}
+
+/// The rank that the run's end reports as the first failure, after these ranks have failed and all others were
+/// stopped.
+fn first_failure(c: &mut Cluster, failed: &[(u32, &str)]) -> Option<u32> {
+    for (rank, line) in failed {
+        exits(c, *rank, Exit::Code { code: 1 }, line);
+    }
+    c.pass(2_500);
+    for rank in (0..4).filter(|rank| failed.iter().all(|(other, _)| other != rank)) {
+        c.exit_of(rank, signal(15, false), true);
+    }
+    (0..2).for_each(|node| c.proof(node));
+    c.core.model().run.first_failure.as_ref().map(|first| first.rank.0)
+}
+
+const GLOO: &str = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting \
+     30000ms for recv operation to complete";
+const RESET: &str = "Connection closed by peer [10.0.0.1]:26256";
+
+#[test]
+fn p28_timeout_while_rank_asks_a_slow_server_names_it() {
+    let mut c = script(FREE, 30_000, &asks_a_server);
+    assert_eq!(reds(&c), [], "a warning so far");
+    assert_eq!(first_failure(&mut c, &[(2, GLOO), (0, RESET), (3, RESET)]), Some(1));
+}
+
+#[test]
+fn p28_timeout_while_rank_polls_a_file_names_it() {
+    let mut c = script(FREE, 60_000, &polls);
+    assert_eq!(reds(&c), [], "a warning so far");
+    assert_eq!(first_failure(&mut c, &[(3, GLOO)]), Some(1));
+}
+
+#[test]
+fn p28_barrier_timeout_names_the_late_rank() {
+    let mut c = script(FREE, 30_000, &asks_a_server);
+    let message = format!("Rank 1 failed to pass monitoredBarrier in 30000 ms\n Original exception:\n{GLOO}");
+    let exception = Exception { class: "RuntimeError".into(), message, ..Exception::default() };
+    c.rank_event(0, RankEvent::Exception(exception));
+    assert_eq!(first_failure(&mut c, &[(0, ""), (2, RESET)]), Some(1));
+}
+
+#[test]
+fn p28_own_failure_comes_before_a_late_rank() {
+    // Over SSH, the ranks that it took along may be reported first.
+    for own in [1, 3] {
+        let mut c = script(FREE, 30_000, &asks_a_server);
+        let failed = [(2, RESET), (own, "error: index 7 is out of range"), (0, RESET)];
+        assert_eq!(first_failure(&mut c, &failed), Some(own));
+    }
 }

@@ -6,6 +6,7 @@ use crate::Goal;
 use crate::reason::Reason;
 use crate::report::{Confidence, Proof, Severity, VerdictKind};
 use crate::testkit::*;
+use crate::watch::patterns::mismatch::describe;
 use rankdeck_proto::message::*;
 use rankdeck_types::experiment::OnStuck;
 use rankdeck_types::host::Transport;
@@ -43,6 +44,23 @@ fn p16_two_ranks_without_history_have_no_culprit() {
     let verdict = alarm(&mut c, 2_000);
     expect(&verdict, None, Reason::OpMismatch);
     insta::assert_snapshot!("op_mismatch_without_history", verdict.reason);
+}
+
+#[test]
+fn p16_mismatch_without_culprit_has_both_stacks() {
+    let mut c = trained(1);
+    stand(&mut c, 101);
+    for rank in 0..2 {
+        page(&mut c, rank).recent.retain(|call| call.seq == 101);
+        c.agents[0].inspections.insert(rank, inspection_at(rank, "sync", "train.py", 10 + rank));
+    }
+    instead(&mut c, 1, 101, |call| call.op = "broadcast".into());
+    c.pass(6_000);
+    let verdict = verdicts(&c).pop().unwrap();
+    expect(&verdict, None, Reason::OpMismatch);
+    let mut ranks: Vec<Rank> = verdict.card.stacks().iter().map(|side| side.rank).collect();
+    ranks.sort();
+    assert_eq!(ranks, [Rank(0), Rank(1)]);
 }
 
 #[test]
@@ -465,12 +483,21 @@ fn op_mismatch_in_script_is_certain() {
     assert_eq!(verdict.proof, Some(Proof::CallsDiffer));
 }
 
+#[test]
+fn call_without_a_name_is_described_as_a_collective() {
+    let call = |op: &str, tag: &str| {
+        describe(&CollectiveCall { op: op.into(), tag: tag.into(), ..CollectiveCall::default() })
+    };
+    assert_eq!(call("none", "collective"), "a collective");
+    assert_eq!(call("all_reduce", "grad"), "all_reduce grad");
+}
+
 /// The hook may be off by some calls of C++, and remembers calls that all ranks have left.
 #[test]
 fn mismatch_without_both_calls_inside_is_only_likely() {
     type Change = fn(&mut Cluster);
     let changes: [Change; 2] = [
-        |c| instead(c, 1, 101, |call| (call.op, call.tag) = ("none".into(), "C++ collective".into())),
+        |c| instead(c, 1, 101, |call| (call.op, call.tag) = ("none".into(), "collective".into())),
         |c| {
             for call in page(c, 1).recent.iter_mut().filter(|call| call.seq == 99) {
                 call.call.op = "broadcast".into();

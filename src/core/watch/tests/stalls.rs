@@ -234,6 +234,40 @@ fn process_left_after_training_is_reported() {
     }
 }
 
+/// All ranks but 2 have exited, which computes for `slices` of five seconds, each in the function of this name.
+fn computes_after_the_others(slices: &[&str]) -> Cluster {
+    let mut c = trained(2);
+    let seq = script(&mut c, true);
+    for rank in [0, 1, 3] {
+        c.exit_of(rank, Exit::Code { code: 0 }, false);
+    }
+    let since = c.now.0;
+    for function in slices {
+        c.agents[1].inspections.insert(2, inspection_at(2, function, "train.py", 9));
+        drive(&mut c, 5_000, |_, now, sample| {
+            sample.state = 'R';
+            sample.page = Some(hooked(seq, seq, now - since));
+            sample.signals.cpu_ms = 1_000 + since / 2 + (now - since);
+            sample.signals.main.as_mut().unwrap().cpu_us = since * 500 + (now - since) * 1_000;
+        });
+    }
+    c
+}
+
+#[test]
+fn loop_in_an_exit_handler_is_a_warning_with_its_line() {
+    let c = computes_after_the_others(&["flush"; 12]);
+    assert_eq!(reported(&c), [(Some(2), Severity::Amber, Reason::TeardownStall)]);
+    assert!(at(&verdicts(&c)[0]).contains("train.py:9"));
+}
+
+#[test]
+fn last_evaluation_after_the_others_is_no_verdict() {
+    let functions =
+        ["reset", "step", "act", "forward", "log", "save", "plot", "mean", "copy", "read", "sum", "dump"];
+    assert_eq!(reported(&computes_after_the_others(&functions)), []);
+}
+
 #[test]
 fn retransmissions_blame_network_not_rank() {
     let earlier = |flaps: bool, backoff: u32| {

@@ -10,7 +10,7 @@ use crate::run::shared::VerdictId;
 use crate::run::time::time_of_day;
 use crate::run::{Cx, DrawCtx, Handled, RunScreen, ViewState};
 use crossterm::event::KeyEvent;
-use rankdeck_core::card::Card;
+use rankdeck_core::card::{Card, RankEvidence};
 use rankdeck_core::model::{EventSubject, HistoryLine, Model};
 use rankdeck_core::report::{Confidence, Proof, Severity, VerdictReport};
 use rankdeck_kit::{Component, Glyphs, Keep, Role, text};
@@ -295,6 +295,49 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
     }
 }
 
+/// Cells from which two stacks fit side by side.
+const TWO_STACKS: usize = 100;
+
+/// The stack of the culprit; of ranks in different collectives both, side by side or below one another.
+fn stacks(card: &Card, cells: usize, lines: &mut Vec<Plain>) {
+    let head = |side: &RankEvidence| (format!("rank {} on {}", side.rank, side.host), Role::Strong);
+    let frames = |side: &RankEvidence, indent: &str| -> Vec<(String, Role)> {
+        side.stack.iter().map(|frame| (format!("{indent}{}", words::clean(frame)), Role::Text)).collect()
+    };
+    match card.stacks().as_slice() {
+        [one] => items("stack", &frames(one, ""), cells, lines),
+        [left, right] if cells >= TWO_STACKS => {
+            let column = cells.saturating_sub(LABEL + 2) / 2;
+            let wrapped = |side: &RankEvidence| -> Vec<(String, Role)> {
+                let all = std::iter::once(head(side)).chain(frames(side, ""));
+                let parts = |(text, role): (String, Role)| {
+                    text::wrap_point(&text, column).into_iter().map(move |part| (part, role))
+                };
+                all.flat_map(parts).collect()
+            };
+            let (left, right) = (wrapped(left), wrapped(right));
+            lines.push(Vec::new());
+            for at in 0..left.len().max(right.len()) {
+                let part =
+                    |side: &[(String, Role)]| side.get(at).cloned().unwrap_or((String::new(), Role::Text));
+                let (mine, theirs) = (part(&left), part(&right));
+                let label = if at == 0 { "stack" } else { "" };
+                let pad = column.saturating_sub(text::width(&mine.0));
+                lines.push(vec![
+                    (format!("{label:<LABEL$}"), Role::Dim),
+                    mine,
+                    (format!("{:pad$}  ", ""), Role::Text),
+                    theirs,
+                ]);
+            }
+        }
+        many => {
+            let all = many.iter().flat_map(|side| std::iter::once(head(side)).chain(frames(side, "  ")));
+            items("stack", &all.collect::<Vec<_>>(), cells, lines);
+        }
+    }
+}
+
 /// Everything below the reason.
 fn body(verdict: &VerdictReport, keys: KeyNames<'_>, cells: usize) -> Vec<Plain> {
     let card = &verdict.card;
@@ -327,9 +370,7 @@ fn body(verdict: &VerdictReport, keys: KeyNames<'_>, cells: usize) -> Vec<Plain>
         sides(card, cells, &mut lines);
     }
     items("evidence", &plain(&card.facts, Role::Text), cells, &mut lines);
-    let stack = card.culprit.as_ref().map(|side| side.stack.as_slice()).unwrap_or_default();
-    let stack: Vec<(String, Role)> = stack.iter().map(|frame| (frame.clone(), Role::Text)).collect();
-    items("stack", &stack, cells, &mut lines);
+    stacks(card, cells, &mut lines);
     let others: Vec<(String, Role)> = card.others.iter().map(|other| (other.line(), Role::Text)).collect();
     items("others", &others, cells, &mut lines);
     items("ruled out", &plain(&card.ruled_out, Role::Dim), cells, &mut lines);
@@ -342,4 +383,43 @@ fn body(verdict: &VerdictReport, keys: KeyNames<'_>, cells: usize) -> Vec<Plain>
         .collect();
     items("or", &actions, cells, &mut lines);
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::card::CollectiveRef;
+
+    /// The lines of two stacks in different collectives.
+    fn two_stacks(cells: usize) -> Vec<String> {
+        let side = |rank: u32| {
+            let call = CollectiveRef { inside: true, seq: u64::from(rank), ..CollectiveRef::default() };
+            let stack = vec![format!("train.py:{rank} in step"), format!("main.py:{rank} in main")];
+            Some(RankEvidence {
+                rank: Rank(rank),
+                host: "ant".into(),
+                call: Some(call),
+                stack,
+                ..RankEvidence::default()
+            })
+        };
+        let mut lines = Vec::new();
+        stacks(&Card { culprit: side(1), waiter: side(2), ..Card::default() }, cells, &mut lines);
+        lines.into_iter().map(|line| line.into_iter().map(|(part, _)| part).collect()).collect()
+    }
+
+    #[test]
+    fn two_stacks_are_side_by_side_where_they_fit() {
+        let wide = two_stacks(CELLS);
+        assert!(
+            wide.iter().any(|line| line.contains("train.py:1") && line.contains("train.py:2")),
+            "{wide:?}"
+        );
+        let narrow = two_stacks(80);
+        let at = |place: &str| narrow.iter().position(|line| line.contains(place));
+        assert!(at("main.py:1").is_some() && at("main.py:1") < at("train.py:2"), "{narrow:?}");
+        for (lines, cells) in [(wide, CELLS), (narrow, 80)] {
+            assert!(lines.iter().all(|line| text::width(line) <= cells), "{lines:?}");
+        }
+    }
 }
