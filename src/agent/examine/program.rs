@@ -45,7 +45,7 @@ const SCRIPT: &str = r#"
 import sys
 # A module of the working directory, which -c puts first, may have the name of one that is needed here.
 first, sys.path[:] = [folder for folder in sys.path[:1] if not folder], [folder for folder in sys.path if folder]
-import json, os
+import glob, json, os
 version = cuda = None
 for folder in first + sys.path:
     path = os.path.join(folder or ".", "torch", "version.py")
@@ -76,7 +76,6 @@ except ImportError:
 sys.path[:0] = sys.argv[1:2] or first
 missing = [name for name in sys.argv[2:] if lacks(name)]
 beside = [name for name in missing if os.path.isdir(name) or os.path.isfile(name + ".py")]
-import glob
 def has(folder, name):
     places = os.path.join(glob.escape(folder), "lib", "python3*", "site-packages", name)
     return any(glob.glob(places + end) for end in ["", ".py", ".*.so"])
