@@ -38,25 +38,31 @@ pub(crate) fn unverified(host: &str) -> String {
     format!("  cannot verify that all processes exited on {host}")
 }
 
-/// Returns the summary, one line each. `finished` is the run's [`ReportBody::RunFinished`].
-pub(crate) fn lines(model: &Model, finished: &ReportBody, record: Option<&RecordingInfo>) -> Vec<String> {
+/// Returns the summary, one line each; long ones are folded at `width` columns. `finished` is the run's
+/// [`ReportBody::RunFinished`].
+pub(crate) fn lines(
+    model: &Model,
+    finished: &ReportBody,
+    record: Option<&RecordingInfo>,
+    width: usize,
+) -> Vec<String> {
     let ReportBody::RunFinished { outcome, exit_code, reason, work, warnings: odd, .. } = finished else {
         return Vec::new();
     };
     let failed = matches!(outcome, RunOutcome::Failed | RunOutcome::Stuck);
     let mut lines = vec![String::new()];
     lines.extend(evaluations(model));
-    lines.extend(totals(model));
+    lines.extend(totals(model, width));
     if failed {
         lines.extend(first_failure(model, reason));
     }
     lines.extend(warnings(model));
-    lines.extend(verification(model, finished));
+    lines.extend(verification(model, finished, width));
     lines.extend(places(model, record));
     lines.extend(odd.iter().map(|warning| format!("warning: {warning}")));
     let word = format!("{outcome:?}").to_lowercase();
     let work = self::work(*outcome, work.as_ref()).map(|work| format!("; {work}")).unwrap_or_default();
-    lines.extend(folded(format!("{word}: {reason}{work} (exit code {exit_code})").split(' '), " ", 2));
+    lines.extend(folded(format!("{word}: {reason}{work} (exit code {exit_code})").split(' '), " ", 2, width));
     lines.iter().map(|line| clean(line)).collect()
 }
 
@@ -67,15 +73,17 @@ pub(crate) fn work(outcome: RunOutcome, work: Option<&Work>) -> Option<String> {
     work.filter(|work| is_known(work) || outcome == RunOutcome::Stopped).map(Work::describe)
 }
 
-/// Columns that every terminal has.
-const COLUMNS: usize = 80;
-
-/// Joins parts into one line, or as few as fit [`COLUMNS`]; continuation lines are indented by `inward`.
-fn folded<'a>(parts: impl Iterator<Item = &'a str>, between: &str, inward: usize) -> Vec<String> {
+/// Joins parts into one line, or as few as fit `width` columns; continuation lines are indented by `inward`.
+fn folded<'a>(
+    parts: impl Iterator<Item = &'a str>,
+    between: &str,
+    inward: usize,
+    width: usize,
+) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         match lines.last_mut() {
-            Some(line) if columns(line) + columns(between) + columns(part) <= COLUMNS => {
+            Some(line) if columns(line) + columns(between) + columns(part) <= width => {
                 line.push_str(between);
                 line.push_str(part);
             }
@@ -156,7 +164,7 @@ fn right_aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
         .collect()
 }
 
-fn totals(model: &Model) -> Vec<String> {
+fn totals(model: &Model, width: usize) -> Vec<String> {
     let wall_s = match (model.run.started, model.run.ended) {
         (Some(started), Some(ended)) => {
             Some((ended.since(started) + model.run.head_start_ms) as f64 / 1000.0)
@@ -174,7 +182,7 @@ fn totals(model: &Model) -> Vec<String> {
         format!("env time {} (sum over ranks)", duration(t.duration_s)),
     ];
     parts.extend((!progress.consistent).then(|| "(TOTALS MISMATCH)".to_owned()));
-    let mut lines = folded(parts.iter().map(String::as_str), "  ", "totals     ".len());
+    let mut lines = folded(parts.iter().map(String::as_str), "  ", "totals     ".len(), width);
     lines.extend(wall.map(|wall| match wall_s {
         Some(s) if s > 0.0 && !model.run.adopted => {
             format!("{wall}  ({} steps/s)", rate(t.env_step as f64 / s))
@@ -249,8 +257,8 @@ pub(crate) fn is_verified(finished: &ReportBody) -> bool {
     matches!(finished, ReportBody::RunFinished { proved: true, survivors, .. } if survivors.is_empty())
 }
 
-/// Formats whether the stop is verified, and what is left if not.
-pub(crate) fn verification(model: &Model, finished: &ReportBody) -> Vec<String> {
+/// Formats whether the stop is verified, and what is left if not; folds at `width` columns.
+pub(crate) fn verification(model: &Model, finished: &ReportBody, width: usize) -> Vec<String> {
     let ReportBody::RunFinished { survivors, unverified: open, stop_ms, gpus_free, .. } = finished else {
         return Vec::new();
     };
@@ -266,7 +274,7 @@ pub(crate) fn verification(model: &Model, finished: &ReportBody) -> Vec<String> 
         let took = duration(*stop_ms as f64 / 1000.0);
         let point = format!("{} ({took})", self::verified(None, model.verified_hosts()));
         let point = if gpus.is_some() { point + ";" } else { point };
-        return folded([point].iter().chain(&gpus).map(String::as_str), " ", 2);
+        return folded([point].iter().chain(&gpus).map(String::as_str), " ", 2, width);
     }
     let mut lines = vec![NOT_VERIFIED.to_owned()];
     lines.extend(differing(model));
@@ -353,7 +361,7 @@ mod tests {
                 *work = left;
                 warnings.push("rank 1 on a crashed".into());
             }
-            let lines = lines(&model(), &end, None);
+            let lines = lines(&model(), &end, None, 80);
             assert!(lines.iter().any(|line| line == "warning: rank 1 on a crashed"), "{lines:?}");
             let begin = lines.iter().rposition(|line| !line.starts_with(' ')).unwrap();
             lines[begin..].iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
@@ -383,7 +391,7 @@ mod tests {
     fn summary_repeats_warnings() {
         let mut model = model();
         model.run.warnings = (0..7).map(|n| format!("host a: clock {n}")).collect();
-        let text = lines(&model, &finished(RunOutcome::Succeeded, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Succeeded, true, &[]), None, 80).join("\n");
         assert!(text.contains("host a: clock 4\n  (and 2 more)"), "{text}");
         assert!(!text.contains("clock 5"), "{text}");
     }
@@ -418,7 +426,7 @@ mod tests {
             *reason = why.into();
             *gpus_free = (0..9).map(|host| format!("a-long-name-{host}:0")).collect();
         }
-        let all = lines(&model, &end, None);
+        let all = lines(&model, &end, None, 80);
         assert!(
             all.iter().filter(|line| !line.starts_with("  GPUs free")).all(|line| columns(line) <= 80),
             "{all:#?}"
@@ -433,6 +441,16 @@ mod tests {
             assert!(text.contains(part), "{part}\n{text}");
         }
         assert!(all.last().unwrap().ends_with("followed (exit code 0)"), "{text}");
+        let whole = lines(&model, &end, None, usize::MAX);
+        let last = whole.last().unwrap();
+        assert!(
+            last.starts_with("failed: rank 13") && last.ends_with("followed (exit code 0)"),
+            "{whole:#?}"
+        );
+        assert!(
+            whole.iter().any(|line| line.starts_with("totals ") && line.contains("env time")),
+            "{whole:#?}"
+        );
     }
 
     #[test]
@@ -452,14 +470,14 @@ mod tests {
             ..model()
         };
         model.run.first_failure = Some(serde_json::from_str(first).unwrap());
-        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None, 80).join("\n");
         assert!(text.contains("of rank 1") && !text.contains("of rank 0"), "{text}");
     }
 
     #[test]
     fn unstarted_run_has_no_stop_line() {
         let model = Model { ranks: vec![rank(RankLife::Pending)], ..model() };
-        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None).join("\n");
+        let text = lines(&model, &finished(RunOutcome::Failed, true, &[]), None, 80).join("\n");
         assert!(text.contains("nothing was started") && !text.contains("stop verified"), "{text}");
     }
 
@@ -471,12 +489,12 @@ mod tests {
 
     #[test]
     fn stop_line_requires_verification() {
-        let yes = lines(&model(), &finished(RunOutcome::Succeeded, true, &[]), None).join("\n");
+        let yes = lines(&model(), &finished(RunOutcome::Succeeded, true, &[]), None, 80).join("\n");
         assert!(yes.contains("stop verified: no process left on 2 hosts (420ms); GPUs free: a:0"), "{yes}");
         for no in
             [finished(RunOutcome::Stopped, false, &[]), finished(RunOutcome::Stopped, true, &["b:7 python"])]
         {
-            let text = lines(&model(), &no, None).join("\n");
+            let text = lines(&model(), &no, None, 80).join("\n");
             assert!(text.contains(NOT_VERIFIED) && text.contains("all processes exited on b"), "{text}");
             assert!(!text.contains("stop verified"), "{text}");
         }

@@ -129,8 +129,9 @@ impl Diagnostic {
         self.place.as_ref()
     }
 
-    fn order(&self) -> (&str, Option<usize>) {
-        (&self.file, self.place.as_ref().map(|place| place.range.start))
+    /// What is wrong at a line comes before what a file lacks.
+    fn order(&self) -> (&str, bool, Option<usize>) {
+        (&self.file, self.place.is_none(), self.place.as_ref().map(|place| place.range.start))
     }
 
     /// Sets the label of the carets.
@@ -216,7 +217,7 @@ impl fmt::Display for Diagnostic {
 /// Most diagnostics of one load; the others are counted.
 const MAX_DIAGNOSTICS: usize = 100;
 
-/// Diagnostics in the order of files and lines, and the number of those that were dropped.
+/// Diagnostics in the order of files and lines, those of a whole file after its lines, and the number of those that were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Diagnostics(pub Vec<Diagnostic>, usize);
 

@@ -15,6 +15,7 @@ use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::quote;
+use rankdeck_types::schema::{self, Keys, ValueKind};
 use rankdeck_types::variables::{self, MOST_BYTES, RequestedVariables};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -88,7 +89,8 @@ fn complete(
         diagnostic.file.clone_from(&source.name);
     }
     let is_builtin = root.entry("launch.command").is_none();
-    if is_builtin {
+    // A misspelled key has its own error, and the others would follow from it.
+    if is_builtin && !has_misspelled_command(&root) {
         check_builtin(&root, &mut found);
     }
     let mut experiment: Experiment = match root.read() {
@@ -189,12 +191,35 @@ fn leave_to_launcher(host: &mut Host) {
     }
 }
 
+/// Whether the top level has an unknown table with a name close to that of `table`.
+fn has_misspelled_table(root: &Node, table: &str) -> bool {
+    let mut tables = root.table().into_iter().flatten().filter(|(_, entry)| entry.node.table().is_some());
+    tables.any(|(name, _)| is_misspelled(name, Experiment::KEYS, table))
+}
+
+/// Whether `launch.command` seems to be there under another name.
+fn has_misspelled_command(root: &Node) -> bool {
+    let keys = match schema::find(Experiment::KEYS, &["launch"]).map(|key| &key.kind) {
+        Some(ValueKind::Table(keys)) => *keys,
+        _ => return false,
+    };
+    let launch = root.entry("launch").and_then(|found| found.node.table());
+    has_misspelled_table(root, "launch")
+        || launch.into_iter().flatten().any(|(name, _)| is_misspelled(name, keys, "command"))
+}
+
+/// `name` is none of `keys`, and closest to `key`.
+fn is_misspelled(name: &str, keys: Keys, key: &str) -> bool {
+    let names = || keys.iter().map(|key| key.name);
+    names().all(|known| known != name) && suggest::closest(name, names()) == Some(key)
+}
+
 /// Checks the requirements of the built-in trainer.
 fn check_builtin(root: &Node, found: &mut Diagnostics) {
     for (table, example) in
         [("env", "id = \"CartPole-v1\"` and `num_envs = 4"), ("learn", "algorithm = \"ppo\"")]
     {
-        if root.entry(table).is_none() {
+        if root.entry(table).is_none() && !has_misspelled_table(root, table) {
             found.push(
                 Diagnostic::about_file(root.place.source.name.clone(), format!("`[{table}]` is missing"))
                     .hint(format!(
@@ -547,6 +572,27 @@ mod tests {
         assert_eq!(locator.place("host.0.nproc"), "--nproc");
         assert_eq!(locator.place("host.0.gpus"), "--hosts");
         assert!(locator.diagnostic("host.0.nproc", "x").to_string().contains("--nproc"));
+    }
+
+    #[test]
+    fn typo_is_reported_without_what_follows_from_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("e.toml");
+        for (text, lines) in [
+            ("[run]\nname = \"e\"\n[launch]\ncomand = [\"x\"]\n", vec![Some(4)]),
+            ("[run]\nname = \"e\"\n[lunch]\ncommand = [\"x\"]\n", vec![Some(3)]),
+            ("[launch]\ncomand = [\"x\"]\n", vec![Some(2), None]),
+            (
+                "[run]\nname = \"e\"\n[evn]\nid = \"CartPole-v1\"\n[learn]\nalgorithm = \"ppo\"\n",
+                vec![Some(3)],
+            ),
+            ("[run]\nname = \"e\"\nnaem = 1\n", vec![Some(3), None, None]),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let found = load_experiment(&ExperimentSource::File(path.clone()), &[]).unwrap_err().0;
+            let found: Vec<Option<u32>> = found.iter().map(|one| one.span.map(|span| span.line)).collect();
+            assert_eq!(found, lines, "{text}");
+        }
     }
 
     #[test]

@@ -364,6 +364,10 @@ pub struct Python {
     /// Those of them that are in the working directory, where Python does not search.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
+    /// Absolute path of a virtual environment in the working directory that has what is missing, or torch if no
+    /// imports are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub venv: Option<String>,
     /// `sys.prefix`: its environment.
     #[serde(default)]
     pub prefix: String,

@@ -79,8 +79,10 @@ fn output_is_recognized_without_a_declaration() {
 fn files_that_a_rank_holds_open_become_metrics() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);
+    // The second file is closed after each row.
     let script = "mkdir -p any/where; exec 3>any/where/progress.csv; echo other,loss > metrics.csv; echo 1,9 >> metrics.csv; \
-                  echo time/total_timesteps,rollout/ep_rew_mean >&3; echo 2048,21.5 >&3; sleep 4; echo 4096,22.5 >&3";
+                  echo time/total_timesteps,rollout/ep_rew_mean >&3; echo 2048,21.5 >&3; sleep 2; echo 2,8 >> metrics.csv; \
+                  sleep 2; echo 4096,22.5 >&3; echo 3,7 >> metrics.csv";
     let experiment = bench.write(
         "experiment.toml",
         &format!("[run]\nname = \"open\"\n[launch]\ncommand = [\"sh\", \"-c\", {script:?}]\n"),
@@ -91,10 +93,14 @@ fn files_that_a_rank_holds_open_become_metrics() {
     let logged: Vec<(Value, Value, Value)> = console
         .all("metrics")
         .iter()
+        .filter(|line| line["values"]["rollout/ep_rew_mean"].is_number())
         .map(|line| (line["source"].clone(), line["env_step"].clone(), line["return_mean"].clone()))
         .collect();
     let expected = |step: u64, mean: f64| ("csv".into(), step.into(), mean.into());
     assert_eq!(logged, [expected(2048, 21.5), expected(4096, 22.5)], "the last row is read at the end");
+    let losses: Vec<f64> =
+        console.all("metrics").iter().filter_map(|line| line["values"]["loss"].as_f64()).collect();
+    assert_eq!(losses.last(), Some(&7.0), "{losses:?}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ const SCRIPT: &str = r#"
 import sys
 # A module of the working directory, which -c puts first, may have the name of one that is needed here.
 first, sys.path[:] = [folder for folder in sys.path[:1] if not folder], [folder for folder in sys.path if folder]
-import json, os
+import glob, json, os
 version = cuda = None
 for folder in first + sys.path:
     path = os.path.join(folder or ".", "torch", "version.py")
@@ -75,9 +75,17 @@ except ImportError:
 # The script's own folder stands where -c puts the working directory.
 sys.path[:0] = sys.argv[1:2] or first
 missing = [name for name in sys.argv[2:] if lacks(name)]
+beside = [name for name in missing if os.path.isdir(name) or os.path.isfile(name + ".py")]
+def has(folder, name):
+    places = os.path.join(glob.escape(folder), "lib", "python3*", "site-packages", name)
+    return any(glob.glob(places + end) for end in ["", ".py", ".*.so"])
+needed = [name for name in missing if name not in beside and name != "rankdeck"]
+if not needed and not version and not sys.argv[2:]:
+    needed = ["torch"]
+venvs = [os.path.abspath(folder) for folder in [".venv", "venv", "env"] if needed
+    and os.path.isfile(os.path.join(folder, "pyvenv.cfg")) and all(has(folder, name) for name in needed)]
 print("RANKDECK-PYTHON", json.dumps({
-    "missing": missing,
-    "beside": [name for name in missing if os.path.isdir(name) or os.path.isfile(name + ".py")],
+    "missing": missing, "beside": beside, "venv": venvs[0] if venvs else None,
     "executable": sys.executable or "", "prefix": sys.prefix, "version": sys.version.split()[0],
     "torch": version, "cuda": cuda, "packages": packages,
 }))
@@ -672,6 +680,29 @@ mod tests {
         };
         assert_eq!(missing(&[]), ["lib_of_top"], "sys.path begins with the script's folder");
         assert_eq!(missing(&[("PYTHONPATH", ".")]), [""; 0]);
+    }
+
+    #[test]
+    fn environment_that_has_what_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("train.py", "import lib_of_venv\n"),
+            ("venv/pyvenv.cfg", ""),
+            ("venv/lib/python3.9/site-packages/other.py", ""),
+            (".venv/pyvenv.cfg", ""),
+            (".venv/lib/python3.9/site-packages/other.py", ""),
+            ("env/pyvenv.cfg", ""),
+            ("env/lib/python3.9/site-packages/lib_of_venv/__init__.py", ""),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let question = HostQuestion { command: words("python3 train.py"), ..HostQuestion::default() };
+        let python = super::probe(&question, folder.path()).program.unwrap().python.unwrap();
+        let expected = folder.path().canonicalize().unwrap().join("env");
+        assert_eq!(python.missing, ["lib_of_venv"]);
+        assert_eq!(python.venv, Some(expected.display().to_string()));
     }
 
     #[test]

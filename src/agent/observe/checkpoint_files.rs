@@ -778,16 +778,16 @@ impl CheckpointSearch {
         }
     }
 
-    /// Hidden directories, environments and other runs have none of this run's checkpoints.
     fn is_searched(&self, folder: &Path) -> bool {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let of_another_run = folder.parent() == Some(&self.runs) && folder.join("node0").is_dir();
-        !name.starts_with('.')
-            && !self.found.contains_key(folder)
-            && !SKIPPED.contains(&&*name)
-            && !of_another_run
-            && !folder.join("pyvenv.cfg").exists()
+        !self.found.contains_key(folder) && may_have_own_files(folder, &self.runs)
     }
+}
+
+/// Hidden directories, environments and runs, those in `runs`, have no files that a rank chose to write.
+pub(super) fn may_have_own_files(folder: &Path, runs: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let is_run = folder.parent() == Some(runs) && folder.join("node0").is_dir();
+    !name.starts_with('.') && !SKIPPED.contains(&&*name) && !is_run && !folder.join("pyvenv.cfg").exists()
 }
 
 fn seconds(time: SystemTime) -> WallTime {

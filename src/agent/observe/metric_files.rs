@@ -1,10 +1,12 @@
-//! Metrics from the files of rank 0's program: TensorBoard's event files, W&B's run files, CSV and JSON Lines.
+//! Metrics from the files of rank 0's program: TensorBoard's event files, W&B's run files, CSV, JSON Lines and MLflow.
 //!
-//! Owner: the agent of rank 0's host, one thread. Files are those that the program's processes hold open, and event
-//! files below the directory of `metrics.tensorboard`. Invariants:
+//! Owner: the agent of rank 0's host, one thread. Files are those that the program's processes hold open, those that
+//! grow where it works, and event files below the directory of `metrics.tensorboard`. Invariants:
 //! - LOGGED-1: at most [`FILES`] files, and per file and poll [`STEPS`] records. A file whose content does not
 //!   match its name is ignored.
+//! - LOGGED-2: a value that a program writes to files of several kinds of rows is read from one kind.
 
+use crate::observe::closed_logs::{self, ClosedLog, ClosedLogs};
 use crate::observe::logged_media::LoggedMedia;
 use crate::observe::media_limiter::MediaLimiter;
 use crate::observe::metrics::{EVERY, PendingValues};
@@ -32,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Most files that are followed.
 const FILES: usize = 64;
+/// Most names of values whose kind of file is known.
+const NAMES: usize = 4096;
 /// How deep directories are searched for event files.
 const DEPTH: usize = 4;
 /// Bytes read of one file at once.
@@ -53,6 +57,8 @@ const STEP: f64 = 9e15;
 pub(crate) struct MetricSources {
     /// The directory of `metrics.tensorboard`.
     pub folder: Option<PathBuf>,
+    /// The run's directory.
+    pub run_dir: PathBuf,
     pub meanings: Meanings,
     pub gate: MediaLimiter,
 }
@@ -188,6 +194,10 @@ struct MetricFiles {
     begun: Instant,
     scanned: Option<Instant>,
     logs: BTreeMap<FileKey, FollowedLog>,
+    /// Files that may grow.
+    closed: ClosedLogs,
+    /// LOGGED-2. The kind of file that a value is read from.
+    kinds: BTreeMap<String, &'static str>,
     media: LoggedMedia,
 }
 
@@ -199,6 +209,8 @@ impl MetricFiles {
             begun: Instant::now(),
             scanned: None,
             logs: BTreeMap::new(),
+            closed: ClosedLogs::default(),
+            kinds: BTreeMap::new(),
             media: LoggedMedia::default(),
         }
     }
@@ -207,6 +219,7 @@ impl MetricFiles {
     fn poll(&mut self, root: Option<(ProcessKey, bool)>, now: Instant) -> Vec<RecordEvent> {
         self.find_declared();
         self.find_open(root, now);
+        self.find_closed(root, now);
         let mut all = Vec::new();
         for log in self.logs.values_mut() {
             let Ok(mut file) = log.file.open() else { continue };
@@ -218,8 +231,19 @@ impl MetricFiles {
                 }
                 MetricFileReader::Rows(reader) => {
                     let mut rows = Vec::new();
-                    let meanings = &self.sources.meanings;
-                    let read = reader.read(&file, |values| rows.push(LoggedRow::of(&values, meanings)));
+                    let (meanings, kinds, kind) = (&self.sources.meanings, &mut self.kinds, log.kind);
+                    let read = reader.read(&file, |mut values| {
+                        // Without a name: the step.
+                        values.retain(|(name, _)| {
+                            name.is_empty()
+                                || meanings.of(name).is_some_and(Meaning::is_count)
+                                || is_read_from(name, kind, kinds)
+                        });
+                        rows.push(match kind {
+                            LogKind::Mlflow => LoggedRow::of_metric(values, meanings),
+                            _ => LoggedRow::of(&values, meanings),
+                        });
+                    });
                     if matches!(read, Ok(false)) {
                         log.reader = MetricFileReader::Ended;
                     }
@@ -276,12 +300,34 @@ impl MetricFiles {
         }
     }
 
+    /// Files that the program opens for each row only.
+    fn find_closed(&mut self, root: Option<(ProcessKey, bool)>, now: Instant) {
+        if self.logs.len() >= FILES {
+            return;
+        }
+        // A container has files of its own.
+        let root = root.filter(|(_, elsewhere)| !elsewhere).map(|(root, _)| root);
+        let (logs, run_dir) = (&self.logs, &self.sources.run_dir);
+        let is_known = |key: FileKey| logs.contains_key(&key);
+        for log in self.closed.find(root, run_dir, self.launched, now, is_known) {
+            let ClosedLog { key, path, kind, begin } = log;
+            self.follow(key, FollowedFile::Named(path), kind, begin);
+        }
+    }
+
     fn follow(&mut self, key: FileKey, file: FollowedFile, kind: LogKind, begin: u64) {
         if self.logs.len() < FILES {
             let reader = match kind {
                 LogKind::Events => MetricFileReader::Events(begin),
                 LogKind::Csv | LogKind::JsonLines => MetricFileReader::Rows(RowReader::new(kind, begin)),
                 LogKind::Wandb => MetricFileReader::Run(RunFileReader::new(begin)),
+                LogKind::Mlflow => {
+                    let name = match &file {
+                        FollowedFile::Named(path) => closed_logs::mlflow_name(path),
+                        FollowedFile::Held(..) => None,
+                    };
+                    MetricFileReader::Rows(RowReader::of_metric(name.unwrap_or_default(), begin))
+                }
             };
             self.logs.entry(key).or_insert(FollowedLog { file, kind, reader });
         }
@@ -341,9 +387,30 @@ impl LoggedRow {
         row
     }
 
+    /// A value of MLflow, after its step. That is 0 unless the program passes one.
+    fn of_metric(mut values: Vec<(String, f64)>, meanings: &Meanings) -> LoggedRow {
+        let step = values.first().map_or(0.0, |(_, step)| *step);
+        values.retain(|(name, _)| !name.is_empty());
+        let step = (1.0..STEP).contains(&step).then_some(step as u64);
+        LoggedRow::of_run(HistoryRow { step, values }, meanings)
+    }
+
     /// The same with what came after it.
     fn then(self, newer: LoggedRow) -> LoggedRow {
         LoggedRow { values: self.values.then(newer.values), counter: newer.counter.or(self.counter) }
+    }
+}
+
+/// LOGGED-2. The first kind that has a value keeps it.
+fn is_read_from(name: &str, kind: LogKind, kinds: &mut BTreeMap<String, &'static str>) -> bool {
+    match kinds.get(name) {
+        Some(known) => *known == kind.source(),
+        None => {
+            if kinds.len() < NAMES {
+                kinds.insert(name.to_owned(), kind.source());
+            }
+            true
+        }
     }
 }
 
@@ -688,6 +755,34 @@ mod tests {
         let last = &rows[39].values;
         let of = |name: &str| last.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
         assert_eq!((of("loss"), of("nested/a").or(of("nested.a"))), (Some(19.5), Some(39.0)), "{last:?}");
+    }
+
+    #[test]
+    fn logged_2_value_in_two_kinds_of_files_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let csv = put("metrics.csv", "step,twice/loss\n7,0.5\n");
+        let metric = put("mlruns/0/ab/metrics/twice/loss", "1 0.5 7\n");
+        let other = put("mlruns/0/ab/metrics/once", "1 2.5 7\n");
+        let mut files = MetricFiles::new(MetricSources::default(), SystemTime::UNIX_EPOCH);
+        files.follow((0, 1), FollowedFile::Named(csv), LogKind::Csv, 0);
+        files.follow((0, 2), FollowedFile::Named(metric), LogKind::Mlflow, 0);
+        files.follow((0, 3), FollowedFile::Named(other), LogKind::Mlflow, 0);
+        let found: Vec<(String, Option<u64>, Option<f64>)> = poll(&mut files)
+            .into_iter()
+            .filter_map(|record| match record {
+                RecordEvent::Metrics { source, env_step, counter, .. } => {
+                    Some((source, env_step, counter.map(|counter| counter.at)))
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(found, [("csv".to_owned(), Some(7), None), ("mlflow".to_owned(), None, Some(7.0))]);
     }
 
     #[test]

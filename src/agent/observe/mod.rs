@@ -19,6 +19,7 @@
 //! metrics        values of programs without the client module, between two records
 //! metric_files   metrics from the files of rank 0's program
 //! open_logs      finds those files by open descriptors
+//! closed_logs    finds those that are opened for each row only
 //! row_files      reads CSV and JSON Lines as they grow
 //! logged_media   histograms and images from event files that wait to be sent
 //! extractor      metrics and progress from the output of rank 0
@@ -28,6 +29,7 @@
 pub(crate) mod arbiter;
 pub(crate) mod cgroup_stat;
 pub(crate) mod checkpoint_files;
+pub(crate) mod closed_logs;
 pub(crate) mod extractor;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;

@@ -37,6 +37,8 @@ pub(super) enum LogKind {
     JsonLines,
     /// Weights & Biases' run file.
     Wandb,
+    /// A metric of MLflow's file store: `TIME VALUE STEP` per line.
+    Mlflow,
 }
 
 impl LogKind {
@@ -67,6 +69,7 @@ impl LogKind {
             LogKind::Csv => "csv",
             LogKind::JsonLines => "jsonl",
             LogKind::Wandb => "wandb",
+            LogKind::Mlflow => "mlflow",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads files with rows of values as they grow: CSV with a header, and JSON Lines.
+//! Reads files with rows of values as they grow: CSV with a header, JSON Lines, and metrics of MLflow.
 //!
 //! - ROWS-1: a file that is rewritten is read again, without the rows that were read before: some loggers rewrite
 //!   theirs when a column comes.
@@ -36,6 +36,12 @@ impl RowReader {
     /// A reader of a file from byte `begin`.
     pub fn new(kind: LogKind, begin: u64) -> RowReader {
         RowReader { kind, at: begin, head: Vec::new(), head_at: 0, columns: Vec::new(), given: 0, seen: 0 }
+    }
+
+    /// A reader of a metric of MLflow from byte `begin`. Its rows have two values: the step, without a name, and the
+    /// metric.
+    pub fn of_metric(name: String, begin: u64) -> RowReader {
+        RowReader { columns: vec![name], ..RowReader::new(LogKind::Mlflow, begin) }
     }
 
     /// Reads what is new; `each` gets the values of each row. Returns whether the file can be read on.
@@ -88,6 +94,14 @@ impl RowReader {
         self.columns = fields(text.trim()).into_iter().take(COLUMNS).collect();
     }
 
+    /// The values of a line of MLflow.
+    fn metric(&self, text: &str) -> Option<Vec<(String, f64)>> {
+        let mut words = text.split_ascii_whitespace().skip(1);
+        let value = words.next()?.parse().ok()?;
+        let step = words.next().map_or(Some(0.0), |step| step.parse().ok())?;
+        Some(vec![(String::new(), step), (self.columns.first()?.clone(), value)])
+    }
+
     fn row(&mut self, line: &[u8], each: &mut impl FnMut(Vec<(String, f64)>)) {
         let text = String::from_utf8_lossy(&line[..line.len().min(ROW)]);
         let text = text.trim();
@@ -109,6 +123,7 @@ impl RowReader {
                     named.filter_map(|(name, field)| Some((name.clone(), field.trim().parse().ok()?)));
                 values.filter(|(name, _)| !name.is_empty()).collect()
             }
+            LogKind::Mlflow => self.metric(text).unwrap_or_default(),
             LogKind::JsonLines | LogKind::Events | LogKind::Wandb => printed::object(text),
         };
         if !values.is_empty() {
@@ -186,6 +201,15 @@ mod tests {
             .unwrap();
         let mut reader = RowReader::new(LogKind::JsonLines, old.len() as u64);
         assert_eq!(read(&mut reader, &File::open(&path).unwrap()), ["step=2 losses/v=0.25"]);
+    }
+
+    #[test]
+    fn metric_of_mlflow_has_value_and_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("loss");
+        std::fs::write(&path, "1700000000000 0.5 1\nnone\n1700000000001 nan 2\n").unwrap();
+        let mut reader = RowReader::of_metric("loss".into(), 0);
+        assert_eq!(read(&mut reader, &File::open(&path).unwrap()), ["=1 loss=0.5", "=2 loss=NaN"]);
     }
 
     #[test]

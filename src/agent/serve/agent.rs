@@ -418,7 +418,7 @@ impl Agent {
         let run_dir = self.settings.paths.run_dir.clone();
         let writers = (!spec.plan.is_builtin()).then(|| WriterLog::new(&self.settings.paths, folder));
         self.checkpoints.begin(folder.to_owned(), run_dir, hidden, patterns, writers);
-        if let Some(text) = self.observers.follow_files(spec, folder) {
+        if let Some(text) = self.observers.follow_files(spec, folder, &self.settings.paths.run_dir) {
             self.journal.notice(text);
         }
     }

@@ -163,13 +163,14 @@ impl Observers {
 
     /// Ranks are about to start in `begin`, where relative paths of a script begin. Returns what cannot be
     /// observed.
-    pub fn follow_files(&mut self, spec: &LaunchSpec, begin: &Path) -> Option<String> {
+    pub fn follow_files(&mut self, spec: &LaunchSpec, begin: &Path, run_dir: &Path) -> Option<String> {
         if !has_metrics(spec) {
             return None;
         }
         let metrics = &spec.plan.experiment.metrics;
         let sources = MetricSources {
             folder: metrics.tensorboard.as_ref().map(|folder| expand_in(folder, begin)),
+            run_dir: run_dir.to_owned(),
             meanings: Meanings::new(&metrics.names),
             gate: self.events.gate.clone(),
         };

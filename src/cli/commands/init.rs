@@ -13,6 +13,7 @@ use rankdeck_proto::folders;
 use rankdeck_proto::regular;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::quote;
 use rankdeck_types::words::{bytes, clean};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -76,8 +77,11 @@ fn exit(answers: &[Result<HostFindings, HintedError>]) -> u8 {
 async fn ask(hosts: &[Host], args: &InitArgs) -> Result<Vec<Result<HostFindings, HintedError>>, Failure> {
     let prompter: Arc<dyn Prompter> = prompt::TerminalPrompter::new(&args.host_keys);
     let command = |_, host: &Host| {
+        // On this machine, ranks run in the user's own directory.
+        let here = std::env::current_dir().ok().filter(|_| host.transport == Transport::Local);
         let question = HostQuestion {
             workdir: host.workdir.clone(),
+            folder: here.map(|folder| folder.display().to_string()),
             command: vec!["python3".into(), "-c".into(), String::new()],
             ..HostQuestion::default()
         };
@@ -121,7 +125,11 @@ fn described(found: &HostFindings) -> String {
     let python = found.program.as_ref().and_then(|program| program.python.as_ref());
     let python = match python {
         Some(python) => {
-            let torch = python.torch.as_ref().map_or("no torch".to_owned(), |torch| format!("torch {torch}"));
+            let torch = match (&python.torch, &python.venv) {
+                (Some(torch), _) => format!("torch {torch}"),
+                (None, Some(venv)) => format!("no torch (`--venv {}` has it)", quote::word(venv)),
+                (None, None) => "no torch".to_owned(),
+            };
             format!("Python {} ({}), {torch}", python.version, python.prefix)
         }
         None => "no python3".to_owned(),

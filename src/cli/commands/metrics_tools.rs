@@ -13,7 +13,7 @@ use crate::app::replace_file::replace_file;
 use crate::cli::args::{ExportMetricsArgs, FetchArgs, MlflowArgs, TensorboardArgs};
 use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::{self, LocatedRun, RunLocator};
-use crate::cli::support::run_name::{RUNS, RunAction, own_folder};
+use crate::cli::support::run_name::{RunAction, own_folder};
 use crate::cli::support::{Failure, code};
 use rankdeck_config::HostsSource;
 use rankdeck_core::compare::ComparedRun;
@@ -255,8 +255,11 @@ pub(crate) async fn tensorboard(hosts_from: &HostsSource, args: TensorboardArgs)
         _ => command.arg("--logdir_spec").arg(places.join(",")),
     };
     let status = command.args(&args.more).status().map_err(|error| {
-        Failure::failed(format!("failed to start tensorboard: {error}"))
-            .hint(format!("run `pip install tensorboard`; the files are in {RUNS}/RUN/hosts"))
+        let folders = places.iter().map(|place| place.split_once(':').map_or("", |(_, path)| path));
+        Failure::failed(format!("failed to start tensorboard: {error}")).hint(format!(
+            "run `pip install tensorboard`; the files are in {}",
+            folders.collect::<Vec<_>>().join(", ")
+        ))
     })?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }

@@ -8,7 +8,7 @@ use crate::cli::support::console::ExistingRun;
 use crate::cli::support::locate::RunLocator;
 use crate::cli::support::run_index::{FoundRun, RunIndex, RunStatus, decode, exec_on_all};
 use crate::cli::support::run_name::RunAction;
-use crate::cli::support::{Failure, code, interrupt, prompt};
+use crate::cli::support::{Failure, code, interrupt, print, prompt};
 use rankdeck_config::HostsSource;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
@@ -214,7 +214,7 @@ impl StopCheck {
         self.take(&end.model, end.finished.as_ref());
         self.work.clone_from(&end.model.run.work);
         if let Some(finished) = &end.finished {
-            self.lines = summary::verification(&end.model, finished);
+            self.lines = summary::verification(&end.model, finished, print::columns());
             self.lines.retain(|line| !line.starts_with(summary::NOT_VERIFIED));
         }
     }

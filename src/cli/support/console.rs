@@ -14,7 +14,7 @@ use crate::cli::args::{HostKeyArgs, OutputArgs};
 use crate::cli::support::output_mode::{self, OutputMode};
 use crate::cli::support::provenance::{self, Provenance};
 use crate::cli::support::run_index::{FoundRun, RunIndex, own_binary, trainer_binary};
-use crate::cli::support::{Failure, code, prompt, relaunch};
+use crate::cli::support::{Failure, code, print, prompt, relaunch};
 use rankdeck_core::Goal;
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_link::{LinkRequest, NoAgentPolicy};
@@ -184,7 +184,7 @@ pub(crate) fn finish(end: &ConsoleExit, output: &OutputArgs, run: &RunId) -> u8 
                 // The outcome is the last line of the run.
                 let lines = match is_short {
                     true => summary::warnings(&end.model).iter().map(|line| clean(line)).collect(),
-                    false => summary::lines(&end.model, finished, end.record.as_ref()),
+                    false => summary::lines(&end.model, finished, end.record.as_ref(), print::columns()),
                 };
                 lines.into_iter().for_each(|line| stdout.line(line));
             }

@@ -13,6 +13,18 @@ use rankdeck_types::words::{clean, plain_json};
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 
+/// Columns of a terminal that does not report its size, and the least to fold at.
+const USUAL: usize = 80;
+const NARROWEST: usize = 40;
+
+/// Columns of the terminal that stdout is; text for a file or another program is not folded.
+pub(crate) fn columns() -> usize {
+    match io::stdout().is_terminal() {
+        true => crossterm::terminal::size().map_or(USUAL, |(columns, _)| usize::from(columns).max(NARROWEST)),
+        false => usize::MAX,
+    }
+}
+
 /// Prints one line; `false` if stdout is closed.
 pub(crate) fn stdout(line: &str) -> bool {
     stdout_bytes(format!("{}\n", clean(line)).as_bytes())

@@ -838,12 +838,16 @@ fn versions(subject: &PreflightInput<'_>, found: &HostFindings, key: &dyn Fn(&st
                 python.map_or("python", |python| python.executable.as_str()),
                 missing.join(", ")
             ),
-            match missing.as_slice() {
-                names if is_beside(names) => {
-                    "Python searches the script's own folder, not the working directory: set `env = { PYTHONPATH = \".\" }` in `[launch]`, or pass `--env PYTHONPATH=.`"
+            match (missing.as_slice(), python.and_then(|python| python.venv.as_ref())) {
+                (names, _) if is_beside(names) => {
+                    "Python searches the script's own folder, not the working directory: set `env = { PYTHONPATH = \".\" }` in `[launch]`, or pass `--env PYTHONPATH=.`".to_owned()
                 }
-                ["rankdeck"] => "write it next to the script: `rankdeck client > rankdeck.py`",
-                _ => "install it on that host, or select a Python environment with `venv`, `conda` or `uv`",
+                (["rankdeck"], _) => "write it next to the script: `rankdeck client > rankdeck.py`".to_owned(),
+                (_, Some(venv)) => {
+                    let folder = quote::word(venv);
+                    format!("pass `--venv {folder}`, which has it, or set `venv` in the hosts file")
+                }
+                _ => "install it on that host, or select a Python environment with `venv`, `conda` or `uv`".to_owned(),
             },
             key("venv"),
         ),

@@ -362,6 +362,23 @@ fn trainer_needs_binary_and_matching_libtorch() {
 }
 
 #[test]
+fn environment_with_missing_packages_is_in_the_hint() {
+    let draft = draft(1);
+    let hint = |venv: Option<&str>| {
+        let mut examined = good();
+        examined.findings.program.as_mut().unwrap().python = Some(rankdeck_proto::examination::Python {
+            missing: vec!["lib".into()],
+            venv: venv.map(str::to_owned),
+            ..Default::default()
+        });
+        let cells = column(&subject(&draft), 0, &Ok(examined));
+        cells.into_iter().find(|cell| cell.status == CheckStatus::Warning).unwrap().hint
+    };
+    assert!(hint(Some("/w/.venv")).contains("`--venv /w/.venv`"));
+    assert!(!hint(None).contains("--venv"));
+}
+
+#[test]
 fn uploaded_code_must_contain_the_script() {
     let draft = draft(1);
     let judge = |has_script| {
