@@ -237,7 +237,10 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
         of_one[0].contains("rank 3 of 4 in its own group") && of_one[0].contains("/w/hang.py:9"),
         "{of_one:?}"
     );
-    assert!(stalled.card.observations.iter().any(|line| line.contains("4 ranks in its own group")), "{stalled:?}");
+    assert!(
+        stalled.card.observations.iter().any(|line| line.contains("4 ranks in its own group")),
+        "{stalled:?}"
+    );
 }
 
 // Input and normalizers.
