@@ -18,7 +18,6 @@ pub mod captured_update;
 pub(crate) mod cpu_kernels;
 pub(crate) mod device_metrics;
 pub mod dqn;
-pub(crate) mod gae;
 #[cfg(test)]
 mod kernel_tests;
 pub mod off_policy;
