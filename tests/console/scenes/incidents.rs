@@ -117,6 +117,7 @@ pub fn behind_closely() -> Model {
                    src/trainer/replay/gather.rs:88 in replay::gather; 3 ranks wait in all_reduce grad #12042"
         .into();
     *report.card = Card {
+        opposite: None,
         culprit: Some(RankEvidence {
             activity: "sample".into(),
             silent_ms: Some(6_400),

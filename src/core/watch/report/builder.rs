@@ -559,7 +559,7 @@ mod tests {
                 for advice in advised(row, known) {
                     let all = [&advice.text, &advice.command];
                     let has_hole = |text: &&String| text.contains("  ") || text.trim() != text.as_str();
-                    assert!(!all.iter().any(|text| has_hole(text)), "{}: {advice:?}", row.name);
+                    assert!(!all.iter().any(has_hole), "{}: {advice:?}", row.name);
                     assert!(!all.iter().any(|text| text.contains("``")), "{}: {advice:?}", row.name);
                     let needs_rank = advice.command.contains("--rank");
                     assert!(!needs_rank || known.contains(&"rank"), "{}: {advice:?}", row.name);
