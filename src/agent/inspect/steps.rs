@@ -507,17 +507,21 @@ impl MainThreadWait {
         let turns = || proc::schedule(pid, pid).map(|had| had.turns);
         let before = turns();
         let call = syscall::call(pid, pid)?;
-        let wait = MainThreadWait {
+        let mut wait = MainThreadWait {
             call,
             sleep_left_ms: awaited::sleep_left_ms(pid, &call).or_else(|| awaited::lock_left_ms(pid, &call)),
             awaits: awaited::processes(pid, &call),
             path: path_argument(pid, &call),
-            polled: awaited::poll_call(pid, &call).map(|polled| polled.fds).unwrap_or_default(),
             obstacle: obstacle::in_memory(pid, &call, tcp),
+            polled: awaited::poll_call(pid, &call).map(|polled| polled.fds).unwrap_or_default(),
             is_whole: false,
         };
         // Where the kernel does not count switches, only the call is compared.
         let is_same = turns() == before && syscall::call(pid, pid) == Some(call);
+        if !is_same && wait.awaits.is_empty() {
+            // The resource may be that of the next wait.
+            wait.obstacle = None;
+        }
         Some(MainThreadWait { is_whole: is_same && !call.is_awake(), ..wait })
     }
 

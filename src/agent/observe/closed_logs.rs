@@ -240,6 +240,31 @@ mod tests {
     }
 
     #[test]
+    fn closedlog_1_files_and_depth_are_bounded() {
+        let made = tempfile::tempdir().unwrap();
+        let top = made.path().canonicalize().unwrap();
+        let program = Program(Command::new("sleep").arg("60").current_dir(&top).spawn().unwrap());
+        let stat = proc::stat(program.0.id()).unwrap();
+        let root = ProcessKey { pid: stat.pid, start: stat.start };
+        let deep = top.join("0/1/2/3/4/5/6/7/8");
+        let folders = (0..FILES + 20).map(|number| top.join(format!("trial{number}")));
+        for folder in folders.chain([deep.clone()]) {
+            create_dir_all(&folder).unwrap();
+            write(folder.join("metrics.csv"), "step,loss\n").unwrap();
+        }
+        let launched = SystemTime::now() - Duration::from_secs(60);
+        let mut logs = ClosedLogs::default();
+        // Searches of a busy machine end by their time.
+        let mut at = Instant::now();
+        for _ in 0..10 {
+            at += LATEST;
+            logs.find(Some(root), &top.join("runs/own"), launched, at, |_| false);
+        }
+        assert!((1..=FILES).contains(&logs.candidates.len()), "{}", logs.candidates.len());
+        assert!(logs.candidates.values().all(|file| !file.path.starts_with(&deep)));
+    }
+
+    #[test]
     fn closedlog_2_file_counts_once_it_has_grown() {
         let made = tempfile::tempdir().unwrap();
         let top = made.path().canonicalize().unwrap();
