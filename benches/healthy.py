@@ -43,12 +43,12 @@ def main():
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--long-seconds", type=float, default=600)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts of names, with commas")
     parser.add_argument("--keep")
     parser.add_argument("--json")
     args = parser.parse_args()
     console, folder = os.path.abspath(args.console), pathlib.Path(args.keep or tempfile.mkdtemp(prefix="healthy-"))
-    chosen = {name: long for name, long in cases().items() if args.only in name}
+    chosen = {name: long for name, long in cases().items() if any(part in name for part in args.only.split(","))}
     # The long ones first, so that none of them is left alone at the end.
     order = sorted(chosen, key=lambda name: not chosen[name])
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:

@@ -183,7 +183,7 @@ def line_mode(bed, run):
 def home(bed, run):
     del run
     screen = Screen(bed)
-    ok = screen.until("running")
+    ok = screen.until("● running")
     screen.send("r")
     ok = ok and screen.until("[y/N]")
     screen.send("y\r")
