@@ -214,7 +214,7 @@ MUST_ALARM = [
     _case("people-worker-dies", "deeper", "worker_died", group=SILENT, fault="worker_dies@{rank}:{step}", program="cleanrl", environment=WORKERS, words=("happenings.py:", "SIGKILL"), **PEOPLE),
     _case("people-collector", "deeper", "waits_for_peer", group=SILENT, severity="amber", fault="collects@{rank}:{step}", program="cleanrl", words=("thread collector",), **PEOPLE),
     _case("people-coroutine", "deeper", "pipe", group=SILENT, fault="judges@{rank}:{step}", program="cleanrl", words=("in verdict",), **PEOPLE),
-    _case("spawned-lock", "deeper", "standstill", group=STALL, fault="lock@1:{step}", program="spawned", guilty="any", words=("of its own", "happenings.py:"), **ALONE),
+    _case("spawned-lock", "deeper", "standstill", group=STALL, fault="lock@1:{step}", program="spawned", guilty="any", words=("in its own group", "happenings.py:"), **ALONE),
     _case("replicas-own-scale", "drift", "normalizers_differ", group=SLOW, severity="amber", fault="own-scale@0:{step}", guilty="none", **REPLICAS),
     _case("sb3-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="sb3", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PAIR),
