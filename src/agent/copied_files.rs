@@ -1,7 +1,7 @@
 //! Files that rankdeck has copied to this host: whatever run looks at them later, they are copies.
 //!
 //! One list per host in `runs/.copies/` of its `workdir`, one line per copy; hosts that share the `workdir` read each
-//! other's lists. A copy that was changed since is none any more.
+//! other's lists. A copy that was changed since no longer counts as one.
 //!
 //! Owner: the threads that place a checkpoint or prepare a launch. Invariants:
 //! - COPIES-1: a copy is known to every run of the `workdir`, not only to the one that made it.
@@ -65,7 +65,7 @@ impl CopiedFiles {
         all
     }
 
-    /// Whether a file with this identity is a copy that nobody has changed.
+    /// Whether a file with this identity is an unchanged copy.
     pub fn has(&self, path: &Path, identity: &str) -> bool {
         self.0.get(path).is_some_and(|copies| copies.iter().any(|copy| copy.identity == identity))
     }

@@ -232,7 +232,7 @@ struct OtherRun {
     written: BTreeSet<FileId>,
 }
 
-/// What tells results of a run from files of other runs (RESULTS-3, RESULTS-4).
+/// How results of a run are separated from files of other runs (RESULTS-3, RESULTS-4).
 #[derive(Debug)]
 struct Attribution {
     end: f64,
@@ -264,7 +264,7 @@ impl Attribution {
                 written: writers::read(&other),
             })
         };
-        // Other nodes of the same run are no others.
+        // Other nodes of the same run do not count.
         let is_other = |other: &RunPaths| other.run_dir.file_name() != paths.run_dir.file_name();
         let nodes = nodes.into_iter().filter(|(other, _)| is_other(other));
         Attribution {

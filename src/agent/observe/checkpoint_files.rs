@@ -12,7 +12,7 @@
 //! - CHECKPOINT-3: a checkpoint is reported while ranks run once it is not open and has not changed for a while,
 //!   and again only after another change. What a rank reports itself is not reported a second time.
 //! - CHECKPOINT-4: while another run works in the same `workdir`, only what a rank was seen to write is its own.
-//! - CHECKPOINT-5: data sets and downloads are no checkpoints: an archive without the layout of one, what lies in a
+//! - CHECKPOINT-5: data sets and downloads do not count as checkpoints: an archive without the layout of one, what lies in a
 //!   cache, and what lies in a directory of data, unless their names are those of checkpoints. What the user's
 //!   patterns name always is one.
 

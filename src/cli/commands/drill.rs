@@ -201,7 +201,7 @@ async fn refuse_beside_live_runs(
     }
 }
 
-/// DRILL-5. The first live run that is none of the drill's own.
+/// DRILL-5. The first live run that the drill did not launch.
 fn live_beside<'a>(runs: &'a [RunEntry], own: &BTreeSet<String>) -> Option<&'a RunEntry> {
     runs.iter().find(|entry| entry.state != HostRunState::Finished && !own.contains(&entry.run.0))
 }

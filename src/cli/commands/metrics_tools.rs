@@ -143,7 +143,7 @@ impl MlflowRun {
             "start_time": self.started, "status": self.status, "tags": [], "user_id": user(),
         });
         // Written to a sibling directory first, so that no reader sees half of it; names that start with a
-        // dot are not runs. Its name is random: nobody can have put links in it.
+        // dot are not runs. Its name is random, so no link can be in it.
         let new = tempfile::Builder::new().prefix(".rankdeck-").tempdir_in(&experiment)?;
         let sibling = new.path();
         for name in ["artifacts", "metrics", "params", "tags"] {

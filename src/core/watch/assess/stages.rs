@@ -52,7 +52,7 @@ fn by_stage(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<Ran
             let late = view.quiet_ms() >= patience(view, limits).saturating_mul(2);
             (late.then(|| stalled(view, view.quiet_ms(), &[])), vec![view.rank])
         }
-        // Only inspections tell an endless loop from a last evaluation, and not for sure.
+        // Only inspections separate an endless loop from a last evaluation, and not with certainty.
         Some(view) if view.never_sleeps() && view.silence_ms() >= limits.behind => {
             let spins = view.silence_ms() >= late_rank::AMBER_MS && late_rank::same_functions(view);
             (spins.then(|| spinning(view)), vec![view.rank])
