@@ -208,7 +208,7 @@ fn has_misspelled_command(root: &Node) -> bool {
         || launch.into_iter().flatten().any(|(name, _)| is_misspelled(name, keys, "command"))
 }
 
-/// `name` is none of `keys`, and closest to `key`.
+/// Whether `name` is not in `keys`, and `key` is the closest of them.
 fn is_misspelled(name: &str, keys: Keys, key: &str) -> bool {
     let names = || keys.iter().map(|key| key.name);
     names().all(|known| known != name) && suggest::closest(name, names()) == Some(key)

@@ -700,7 +700,7 @@ mod tests {
         for part in ["rankdeck_env_save", "environments 6 to 7", "step 3", "code 5"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // It is no state, and the environments go on.
+        // The failed save leaves no state, and the environments go on.
         assert!(made.words_per_env().is_some());
         played(&mut *made, 3, 3);
     }

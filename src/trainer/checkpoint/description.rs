@@ -22,7 +22,7 @@ pub struct Description {
     /// What an observation is multiplied by before anything else happens to it; networks for images scale
     /// bytes themselves.
     pub(crate) observation_scale: f32,
-    /// `{"n": 2}`, `{"sizes": [3, 2]}`, or `{"low": [...], "high": [...]}` with `null` where there is no bound.
+    /// `{"n": 2}`, `{"sizes": [3, 2]}`, or `{"low": [...], "high": [...]}` with `null` for a missing bound.
     pub actions: Value,
 }
 
