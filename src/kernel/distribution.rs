@@ -131,6 +131,48 @@ on_every_isa! {
     }
 }
 
+on_every_isa! {
+    /// The action whose share of the probabilities `uniform` (in [0, 1)) falls into, among those that the mask
+    /// allows, and its log-probability. `probabilities` is scratch.
+    pub fn sample_categorical(
+        logits: &[f32],
+        mask: Option<&[u8]>,
+        uniform: f32,
+        probabilities: &mut Vec<f32>,
+    ) -> (usize, f32) {
+        probabilities.clear();
+        let mut last = logits.len().saturating_sub(1);
+        let largest;
+        match mask {
+            None => {
+                largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                probabilities.extend(logits.iter().map(|logit| exp(logit - largest)));
+            }
+            Some(mask) => {
+                let allowed = logits.iter().zip(mask).filter(|(_, allowed)| **allowed != 0);
+                largest = allowed.map(|(logit, _)| *logit).fold(f32::NEG_INFINITY, f32::max);
+                let each = logits.iter().zip(mask);
+                probabilities.extend(each.map(|(logit, allowed)| match allowed {
+                    0 => 0.0,
+                    _ => exp(logit - largest),
+                }));
+                last = mask.iter().rposition(|allowed| *allowed != 0).unwrap_or(last);
+            }
+        }
+        let total: f32 = probabilities.iter().sum();
+        let mut left = uniform * total;
+        let mut action = last;
+        for (i, probability) in probabilities.iter().enumerate().take(last) {
+            left -= probability;
+            if left < 0.0 {
+                action = i;
+                break;
+            }
+        }
+        (action, logits.get(action).copied().unwrap_or(0.0) - largest - ln(total))
+    }
+}
+
 /// Continuous actions: means from the network, one logarithm of the standard deviation per action dimension
 /// that does not depend on the observation (CleanRL's ppo_continuous_action.py).
 #[derive(Default)]

@@ -7,9 +7,11 @@
 //! B = inputs).
 //!
 //! Invariants:
-//! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend neither on
+//! - GEMM-1: every other element is one chain of fused multiply-adds over ascending k. Its bits depend neither on
 //!   the instruction set nor on the tile nor on the number of rows: a batch gives what its rows give one by
 //!   one.
+//! - GEMM-2: with few outputs ([`NARROW`]), every element is [`SIMD_WIDTH`] chains, of every [`SIMD_WIDTH`]-th k,
+//!   added as a tree of fixed shape. The same holds for its bits.
 
 use super::isa::{Isa, IsaKind, on_every_isa};
 
@@ -84,6 +86,45 @@ on_every_isa! {
     fn by_four(a: Factor<'_>, b: &[f32], start: InitialSum<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
         blocks::<4, SIMD_WIDTH>(a, b, start, c, m, depth, n);
     }
+}
+
+/// Most outputs for which [`multiply_narrow`] takes less work than whole vectors of outputs.
+pub(crate) const NARROW: usize = 4;
+
+on_every_isa! {
+    /// `c = bias + a b` for at most [`NARROW`] columns: vectors run along k. `a` is `[rows][width]` and `b` is
+    /// `[columns][width]`, `width` a multiple of [`SIMD_WIDTH`] with zeros behind the depth; rows of `c` are `n`
+    /// apart, and only their first `columns` are written.
+    pub(crate) fn multiply_narrow(a: &[f32], b: &[f32], bias: &[f32], c: &mut [f32], columns: usize, n: usize) {
+        let width = b.len() / columns.max(1);
+        for (own, to) in a.chunks_exact(width.max(1)).zip(c.chunks_exact_mut(n)) {
+            for ((line, bias), to) in b.chunks_exact(width.max(1)).zip(bias).zip(to) {
+                let mut sums = [0.0_f32; SIMD_WIDTH];
+                let (values, _) = own.as_chunks::<SIMD_WIDTH>();
+                let (weights, _) = line.as_chunks::<SIMD_WIDTH>();
+                for (values, weights) in values.iter().zip(weights) {
+                    for lane in 0..SIMD_WIDTH {
+                        sums[lane] = values[lane].mul_add(weights[lane], sums[lane]);
+                    }
+                }
+                *to = bias + tree(sums);
+            }
+        }
+    }
+}
+
+/// The sum of the lanes: halves are added until one is left.
+#[inline(always)]
+fn tree(sums: [f32; SIMD_WIDTH]) -> f32 {
+    let mut half = SIMD_WIDTH / 2;
+    let mut sums = sums;
+    while half > 0 {
+        for lane in 0..half {
+            sums[lane] += sums[lane + half];
+        }
+        half /= 2;
+    }
+    sums[0]
 }
 
 /// Tiles of `R` rows and `C` columns, smaller ones at the edges; panels of B of up to [`DEPTH`] rows stay in
@@ -277,6 +318,13 @@ impl Matrix {
         self.iter_mut().zip(values.chunks_exact(columns)).for_each(|(to, from)| to.copy_from_slice(from));
     }
 
+    /// Copies `[rows][width]` numbers into the columns from `first` on, of all rows.
+    pub fn copy_columns(&mut self, first: usize, width: usize, values: &[f32]) {
+        self.set_rows(values.len().checked_div(width).unwrap_or(0));
+        let rows = self.iter_mut().zip(values.chunks_exact(width.max(1)));
+        rows.for_each(|(to, from)| to[first..first + width].copy_from_slice(from));
+    }
+
     /// Adds another one of the same shape.
     pub fn add(&mut self, other: &Matrix) {
         self.padded_mut().iter_mut().zip(other.padded()).for_each(|(to, from)| *to += from);
@@ -335,6 +383,35 @@ mod tests {
                         assert_eq!(got, expected, "{} {m} {depth} {n}", isa.name());
                     }
                 }
+            }
+        }
+    }
+
+    /// GEMM-2.
+    #[test]
+    fn gemm_2_narrow_products_are_equal_on_every_instruction_set() {
+        let mut random = Seeds::new(5).generator(Purpose::Model, 0, 0);
+        for (rows, depth, columns) in [(1, 1, 1), (5, 16, 2), (9, 70, 3), (3, 200, 4), (0, 8, 1)] {
+            let (mut a, mut b) = (Matrix::new(rows, depth), Matrix::new(columns, depth));
+            for (matrix, count) in [(&mut a, rows), (&mut b, columns)] {
+                let values: Vec<f32> = (0..count * depth).map(|_| random.normal() as f32).collect();
+                matrix.copy_rows(&values);
+            }
+            let bias: Vec<f32> = (0..columns).map(|_| random.normal() as f32).collect();
+            let mut first: Option<Vec<u32>> = None;
+            for isa in Isa::all() {
+                let mut c = vec![7.0; rows * 16];
+                multiply_narrow(isa, a.padded(), b.padded(), &bias, &mut c, columns, 16);
+                for (row, values) in a.iter().zip(c.chunks_exact(16)) {
+                    for (column, (weights, got)) in b.iter().zip(values).enumerate() {
+                        let products = row.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                        let expected = f64::from(bias[column]) + products.sum::<f64>();
+                        assert!((f64::from(*got) - expected).abs() < 1e-4, "{got} {expected}");
+                    }
+                    assert_eq!(values[columns..], [7.0; 16][columns..]);
+                }
+                let bits: Vec<u32> = c.iter().map(|x| x.to_bits()).collect();
+                assert_eq!(*first.get_or_insert_with(|| bits.clone()), bits, "{}", isa.name());
             }
         }
     }

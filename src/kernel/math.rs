@@ -78,7 +78,7 @@ pub fn tanh(x: f32) -> f32 {
 
 on_every_isa! {
     /// [`tanh`] of every element, in place.
-    pub(crate) fn tanh_all(values: &mut [f32]) {
+    pub fn tanh_all(values: &mut [f32]) {
         for value in values {
             *value = tanh(*value);
         }

@@ -12,7 +12,7 @@
 //! - Nothing is allocated once the largest batch was seen.
 
 use super::gemm::Matrix;
-use super::gemm::{Factor, InitialSum, SIMD_WIDTH, add_rows, multiply, padded};
+use super::gemm::{Factor, InitialSum, NARROW, SIMD_WIDTH, add_rows, multiply, multiply_narrow, padded};
 use super::isa::Isa;
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
 
@@ -66,7 +66,7 @@ struct LayerBuffers {
     forward: Vec<f32>,
     /// `[padded outputs]`.
     bias: Vec<f32>,
-    /// `[outputs][padded inputs]`.
+    /// `[outputs][padded inputs]`; for the forward pass, too, where there are few outputs.
     backward: Vec<f32>,
     output: Matrix,
 }
@@ -141,14 +141,19 @@ impl Mlp {
         for i in 0..self.layers.len() {
             let (before, from) = self.layers.split_at_mut(i);
             let input = before.last().map_or(input, |stage| &stage.output);
-            let Some(LayerBuffers { layer, activation, forward, bias, output, .. }) = from.first_mut() else {
+            let Some(LayerBuffers { layer, activation, forward, bias, backward, output }) = from.first_mut()
+            else {
                 break;
             };
             output.set_rows(input.rows());
-            let a = Factor::Rows { data: input.padded(), stride: input.stride() };
             let (rows, stride) = (input.rows(), output.stride());
             let place = output.padded_mut();
-            multiply(self.isa, a, forward, InitialSum::Row(bias), place, rows, layer.inputs, stride);
+            if layer.outputs <= NARROW {
+                multiply_narrow(self.isa, input.padded(), backward, bias, place, layer.outputs, stride);
+            } else {
+                let a = Factor::Rows { data: input.padded(), stride: input.stride() };
+                multiply(self.isa, a, forward, InitialSum::Row(bias), place, rows, layer.inputs, stride);
+            }
             activation.forward(self.isa, place);
         }
         self.output().unwrap_or(input)
@@ -168,6 +173,22 @@ impl Mlp {
         flat: &mut [f32],
         input_gradient: Option<&mut Matrix>,
     ) {
+        self.backward_through(input, output_gradient, Some(flat), input_gradient);
+    }
+
+    /// Writes the gradient of the inputs of the last forward pass over `input`, given that of the outputs; that of
+    /// the parameters is not computed.
+    pub fn input_gradient(&mut self, input: &Matrix, output_gradient: &Matrix, to: &mut Matrix) {
+        self.backward_through(input, output_gradient, None, Some(to));
+    }
+
+    fn backward_through(
+        &mut self,
+        input: &Matrix,
+        output_gradient: &Matrix,
+        mut flat: Option<&mut [f32]>,
+        input_gradient: Option<&mut Matrix>,
+    ) {
         let (isa, rows) = (self.isa, input.rows());
         let [gradient, next] = &mut self.gradients;
         gradient.clear();
@@ -177,12 +198,14 @@ impl Mlp {
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             activation.backward(isa, gradient, output.padded());
             let input = if i == 0 { input } else { &self.layers[i - 1].output };
-            self.biases.clear();
-            self.biases.resize(out_stride, 0.0);
-            add_rows(isa, gradient, &mut self.biases);
-            let place = &mut flat[layer.bias..layer.bias + layer.outputs];
-            place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
-            weight_gradient(isa, layer, gradient, input, &mut self.weights, flat);
+            if let Some(flat) = flat.as_deref_mut() {
+                self.biases.clear();
+                self.biases.resize(out_stride, 0.0);
+                add_rows(isa, gradient, &mut self.biases);
+                let place = &mut flat[layer.bias..layer.bias + layer.outputs];
+                place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
+                weight_gradient(isa, layer, gradient, input, &mut self.weights, flat);
+            }
             if i == 0 && input_gradient.is_none() {
                 break;
             }

@@ -29,6 +29,7 @@ pub mod sac;
 pub mod stop_points;
 pub mod td3;
 pub mod twin_critics;
+pub mod twin_kernels;
 
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};

@@ -27,6 +27,7 @@ use super::twin_critics::{
     self, ACTOR, CRITICS, Optimizer, RuleScalar, TARGET, TrainedPart, TwinCriticLearner, TwinCriticRule,
     TwinCriticSettings, UpdateInputs, UpdateStage, targets,
 };
+use super::twin_kernels::{KernelStage, TwinKernels};
 use crate::env::Spec;
 use crate::error::TrainerError;
 use crate::policy::continuous::ContinuousLayout;
@@ -34,7 +35,9 @@ use crate::policy::parameters::{ParameterEntry, Parameters, initial};
 use crate::policy::q_network::follow;
 use crate::startup::setup::Sizes;
 use crate::support::state::MODEL;
+use rankdeck_kernel::Matrix;
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_kernel::squashed::{SquashedGaussian, SquashedShape};
 use rankdeck_types::experiment::{Activation, Experiment, Policy};
 use rankdeck_types::learn::SacConfig as Settings;
 use tch::{Device, Kind, TchError, Tensor};
@@ -155,6 +158,36 @@ pub struct Sac {
     pub networks: SacNetworks,
     /// Logarithm of the entropy weight.
     pub log_alpha: Tensor,
+    kernels: SacKernels,
+}
+
+/// What the hand-written passes keep besides the networks.
+struct SacKernels {
+    gaussian: SquashedGaussian,
+    /// Log-probabilities, `[rows]`.
+    log_probs: Vec<f32>,
+    by_mean: Matrix,
+    by_spread: Matrix,
+}
+
+impl SacKernels {
+    fn new(layout: &ContinuousLayout) -> SacKernels {
+        let shape =
+            SquashedShape { log_std: (LOG_STD.0 as f32, LOG_STD.1 as f32), epsilon: SLOPE_EPSILON as f32 };
+        SacKernels {
+            gaussian: SquashedGaussian::new(&layout.scale, &layout.bias, shape),
+            log_probs: Vec::new(),
+            by_mean: Matrix::new(0, layout.actions),
+            by_spread: Matrix::new(0, layout.actions),
+        }
+    }
+
+    /// Mean log-probability of the last draw.
+    fn mean_log_prob(&mut self) -> f64 {
+        self.gaussian.log_probs(&mut self.log_probs);
+        let sum: f64 = self.log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum();
+        sum / self.log_probs.len().max(1) as f64
+    }
 }
 
 fn shared_settings(settings: &Settings) -> TwinCriticSettings {
@@ -202,11 +235,17 @@ impl Sac {
         seeds: &Seeds,
         device: Device,
     ) -> Result<Sac, TrainerError> {
+        let kernels = SacKernels::new(&layout);
         let networks = SacNetworks::new(layout, seeds, device)?;
         let start = settings.alpha.max(f64::MIN_POSITIVE).ln();
         let log_alpha =
             Tensor::f_from_slice(&[start as f32])?.f_to_device(device)?.f_set_requires_grad(true)?;
-        Ok(Sac { settings, networks, log_alpha })
+        Ok(Sac { settings, networks, log_alpha, kernels })
+    }
+
+    /// The entropy weight.
+    fn alpha(&self) -> Result<f64, TchError> {
+        Ok(self.log_alpha.f_double_value(&[0])?.exp())
     }
 
     /// Steps of the actor in an update.
@@ -330,6 +369,76 @@ impl TwinCriticRule for Sac {
             }
         }
         Ok(follow(critics.flat(), targets.flat(), self.settings.tau)?)
+    }
+
+    fn load_kernels(&self, kernels: &mut TwinKernels) -> Result<(), TrainerError> {
+        kernels.actor.load(&self.networks.actor)?;
+        kernels.load_critics(&self.networks.critics)?;
+        kernels.load_targets(&self.networks.targets)
+    }
+
+    fn kernel_work(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: &[Vec<f32>],
+        _with_actor: bool,
+        stage: &mut KernelStage<'_>,
+    ) -> Result<(), TrainerError> {
+        let Some((next_noise, noise)) = noise.split_first() else { return Ok(()) };
+        let Settings { q_lr, policy_lr, autotune, tau, .. } = self.settings;
+        let share = 1.0 / stage.batch.rows.max(1) as f32;
+        kernels.start(stage.batch);
+        kernels.actor.forward(&kernels.next);
+        let alpha = self.alpha()? as f32;
+        let own = &mut self.kernels;
+        let next = own.gaussian.draw(kernels.actor.head(0)?, kernels.actor.head(1)?, next_noise).to_vec();
+        own.gaussian.log_probs(&mut own.log_probs);
+        own.log_probs.iter_mut().for_each(|log_prob| *log_prob *= alpha);
+        kernels.set_goals(stage.batch, &next, &own.log_probs);
+        kernels.critic_step(&mut self.networks.critics, (CRITICS, q_lr), stage)?;
+        for drawn in noise.chunks(1 + usize::from(autotune)) {
+            let alpha = self.alpha()?;
+            let own = &mut self.kernels;
+            kernels.actor.forward(&kernels.now);
+            let actions =
+                own.gaussian.draw(kernels.actor.head(0)?, kernels.actor.head(1)?, &drawn[0]).to_vec();
+            let log_prob = own.mean_log_prob();
+            let (value, by_action) = kernels.value_of(stage.batch, &actions, false);
+            let SacKernels { gaussian, by_mean, by_spread, .. } = own;
+            gaussian.backward(by_action, alpha as f32 * share, by_mean, by_spread);
+            let loss = alpha * log_prob - value;
+            stage.step((ACTOR, policy_lr), loss, &mut self.networks.actor, |flat| {
+                kernels.actor.backward(&kernels.now, &[by_mean, by_spread], flat);
+            })?;
+            kernels.actor.load(&self.networks.actor)?;
+            if let Some(noise) = drawn.get(1) {
+                kernels.actor.forward(&kernels.now);
+                own.gaussian.draw(kernels.actor.head(0)?, kernels.actor.head(1)?, noise);
+                // The target entropy: one nat below uniform per action (Haarnoja et al. 2018). The weight is the
+                // exponential of its logarithm, so that loss and gradient are the same number.
+                let lack = self.networks.layout.actions as f64 - own.mean_log_prob();
+                let loss = alpha * lack;
+                stage.step_number((ALPHA, q_lr), loss, &mut self.log_alpha, loss as f32)?;
+            }
+        }
+        follow(self.networks.critics.flat(), self.networks.targets.flat(), tau)?;
+        kernels.load_targets(&self.networks.targets)
+    }
+
+    fn kernel_actions(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: Option<&[f32]>,
+        actions: &mut [f32],
+    ) -> Result<(), TrainerError> {
+        kernels.actor.forward(&kernels.now);
+        let gaussian = &mut self.kernels.gaussian;
+        let drawn = match noise {
+            Some(noise) => gaussian.draw(kernels.actor.head(0)?, kernels.actor.head(1)?, noise),
+            None => gaussian.greedy(kernels.actor.head(0)?),
+        };
+        actions.iter_mut().zip(drawn).for_each(|(to, from)| *to = *from);
+        Ok(())
     }
 }
 

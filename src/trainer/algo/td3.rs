@@ -24,6 +24,7 @@ use super::twin_critics::{
     self, ACTOR, CRITICS, Optimizer, TARGET, TrainedPart, TwinCriticLearner, TwinCriticRule,
     TwinCriticSettings, UpdateInputs, UpdateStage, targets,
 };
+use super::twin_kernels::{KernelStage, TwinKernels};
 use crate::env::Spec;
 use crate::error::TrainerError;
 use crate::policy::continuous::ContinuousLayout;
@@ -31,6 +32,9 @@ use crate::policy::parameters::{ParameterEntry, Parameters, initial};
 use crate::policy::q_network::{dense, follow};
 use crate::startup::setup::Sizes;
 use crate::support::state::MODEL;
+use rankdeck_kernel::Isa;
+use rankdeck_kernel::Matrix;
+use rankdeck_kernel::math::tanh_all;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::{Experiment, Policy};
 use rankdeck_types::learn::Td3Config as Settings;
@@ -109,6 +113,33 @@ pub type Td3Learner = TwinCriticLearner<Td3>;
 pub struct Td3 {
     settings: Settings,
     pub networks: Td3Networks,
+    /// Of the hand-written passes: gradient of the actor's output.
+    by_output: Matrix,
+}
+
+/// The actions of an actor's outputs `[rows][actions]`, within their bounds, and the squashed outputs; `noise` is in
+/// units of half an action's range.
+fn bounded(layout: &ContinuousLayout, outputs: &Matrix, noise: Option<&[f32]>) -> (Vec<f32>, Vec<f32>) {
+    let mut squashed: Vec<f32> = outputs.iter().flatten().copied().collect();
+    tanh_all(Isa::best(), &mut squashed);
+    let bounds = layout.scale.iter().zip(&layout.bias).cycle();
+    let actions = squashed.iter().zip(bounds).enumerate().map(|(i, (value, (scale, bias)))| {
+        match noise.and_then(|noise| noise.get(i)) {
+            Some(noise) => {
+                let (noisy, low, high) = (value * scale + bias + noise * scale, bias - scale, bias + scale);
+                // NaN stays NaN.
+                if noisy < low {
+                    low
+                } else if noisy > high {
+                    high
+                } else {
+                    noisy
+                }
+            }
+            None => value * scale + bias,
+        }
+    });
+    (actions.collect(), squashed)
 }
 
 fn shared_settings(settings: &Settings) -> TwinCriticSettings {
@@ -156,7 +187,8 @@ impl Td3 {
         seeds: &Seeds,
         device: Device,
     ) -> Result<Td3, TrainerError> {
-        Ok(Td3 { settings, networks: Td3Networks::new(layout, seeds, device)? })
+        let by_output = Matrix::new(0, layout.actions);
+        Ok(Td3 { settings, networks: Td3Networks::new(layout, seeds, device)?, by_output })
     }
 
     fn actor_step(&self, now: &Tensor, stage: &mut UpdateStage<'_, '_>) -> Result<(), TrainerError> {
@@ -247,6 +279,60 @@ impl TwinCriticRule for Td3 {
             follow(actor.flat(), target_actor.flat(), self.settings.tau)?;
             follow(critics.flat(), targets.flat(), self.settings.tau)?;
         }
+        Ok(())
+    }
+
+    fn load_kernels(&self, kernels: &mut TwinKernels) -> Result<(), TrainerError> {
+        kernels.actor.load(&self.networks.actor)?;
+        kernels.target_actor.load(&self.networks.target_actor)?;
+        kernels.load_critics(&self.networks.critics)?;
+        kernels.load_targets(&self.networks.targets)
+    }
+
+    fn kernel_work(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: &[Vec<f32>],
+        with_actor: bool,
+        stage: &mut KernelStage<'_>,
+    ) -> Result<(), TrainerError> {
+        let Some(noise) = noise.first() else { return Ok(()) };
+        let Settings { learning_rate: rate, tau, .. } = self.settings;
+        let Td3Networks { layout, actor, critics, target_actor, targets, .. } = &mut self.networks;
+        kernels.start(stage.batch);
+        kernels.target_actor.forward(&kernels.next);
+        let (next, _) = bounded(layout, kernels.target_actor.head(0)?, Some(noise));
+        kernels.set_goals(stage.batch, &next, &[]);
+        kernels.critic_step(critics, (CRITICS, rate), stage)?;
+        if with_actor {
+            kernels.actor.forward(&kernels.now);
+            let (actions, squashed) = bounded(layout, kernels.actor.head(0)?, None);
+            let (value, by_action) = kernels.value_of(stage.batch, &actions, true);
+            let slopes = squashed.iter().zip(layout.scale.iter().cycle());
+            let by_output: Vec<f32> =
+                by_action.iter().zip(slopes).map(|(by, (y, scale))| by * scale * (1.0 - y * y)).collect();
+            self.by_output.copy_rows(&by_output);
+            stage.step((ACTOR, rate), -value, actor, |flat| {
+                kernels.actor.backward(&kernels.now, &[&self.by_output], flat);
+            })?;
+            kernels.actor.load(actor)?;
+            follow(actor.flat(), target_actor.flat(), tau)?;
+            follow(critics.flat(), targets.flat(), tau)?;
+            kernels.target_actor.load(target_actor)?;
+            kernels.load_targets(targets)?;
+        }
+        Ok(())
+    }
+
+    fn kernel_actions(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: Option<&[f32]>,
+        actions: &mut [f32],
+    ) -> Result<(), TrainerError> {
+        kernels.actor.forward(&kernels.now);
+        let (drawn, _) = bounded(self.layout(), kernels.actor.head(0)?, noise);
+        actions.iter_mut().zip(drawn).for_each(|(to, from)| *to = from);
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use super::adam::Adam;
 use super::captured_update::{CapturableUpdate, CapturedUpdate, GraphCapture, GraphSplitter};
 use super::device_metrics::{self, DeviceMetrics};
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
+use super::twin_kernels::{KernelStage, TwinKernels};
 use super::{BuildContext, Greedy, ScalarStat, bucket_bytes};
 use crate::collect::rollout::ActionBuffer;
 use crate::distributed::cuda::CapturedPass;
@@ -27,6 +28,7 @@ use crate::replay::ReplayBatch;
 use crate::startup::setup::Sizes;
 use crate::support::state::{AlgorithmState, Array, NamedWords, RestoredState};
 use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::experiment::Kernel;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Prefix of targets in checkpoints and fingerprints.
@@ -117,6 +119,24 @@ pub trait TwinCriticRule {
         with_actor: bool,
         stage: &mut UpdateStage<'_, '_>,
     ) -> Result<(), TrainerError>;
+    /// Takes snapshots of all networks, after they were changed from outside.
+    fn load_kernels(&self, kernels: &mut TwinKernels) -> Result<(), TrainerError>;
+    /// [`TwinCriticRule::work`] by hand-written passes; `noise` as [`TwinCriticRule::noise`] gives it.
+    fn kernel_work(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: &[Vec<f32>],
+        with_actor: bool,
+        stage: &mut KernelStage<'_>,
+    ) -> Result<(), TrainerError>;
+    /// The actions of [`TwinCriticRule::explore`] with this noise, or of [`TwinCriticRule::greedy`] without, for the
+    /// observations in `kernels.now`.
+    fn kernel_actions(
+        &mut self,
+        kernels: &mut TwinKernels,
+        noise: Option<&[f32]>,
+        actions: &mut [f32],
+    ) -> Result<(), TrainerError>;
 }
 
 /// Standard normal numbers for one update, `[rows][actions]` each.
@@ -142,12 +162,43 @@ pub struct Optimizer {
     latest: Option<Tensor>,
 }
 
+impl Optimizer {
+    /// Name of its loss.
+    pub(crate) fn loss_name(&self) -> &'static str {
+        self.loss
+    }
+
+    /// Notes the loss of its latest step.
+    pub(crate) fn set_loss(&mut self, loss: f64) -> Result<(), TchError> {
+        self.latest = Some(scalar(loss)?);
+        Ok(())
+    }
+}
+
+/// A number as libtorch's passes leave it.
+fn scalar(number: f64) -> Result<Tensor, TchError> {
+    Tensor::f_from_slice(&[number as f32])?.f_view([0_i64; 0])
+}
+
 /// What an update changes besides the networks.
-pub(crate) struct TrainingState {
+pub struct TrainingState {
     optimizers: Vec<Optimizer>,
     metrics: DeviceMetrics,
     /// Mean value of the actions in the latest batch, by the first critic.
     q_values: Option<Tensor>,
+}
+
+impl TrainingState {
+    /// The optimizer at an index.
+    pub(crate) fn optimizer(&mut self, index: usize) -> Option<&mut Optimizer> {
+        self.optimizers.get_mut(index)
+    }
+
+    /// Notes the mean value of the actions in the latest batch, by the first critic.
+    pub(crate) fn set_q_values(&mut self, mean: f64) -> Result<(), TchError> {
+        self.q_values = Some(scalar(mean)?);
+        Ok(())
+    }
 }
 
 /// A batch and the noise of an update, on the device.
@@ -218,6 +269,8 @@ pub struct TwinCriticLearner<R> {
     /// Both kinds of updates.
     recordings: [CapturedUpdate; 2],
     acting: CapturedPass,
+    /// Hand-written passes, where they exist.
+    kernels: Option<Box<TwinKernels>>,
     device: Device,
 }
 
@@ -262,8 +315,17 @@ impl<R: TwinCriticRule> TwinCriticLearner<R> {
         device: Device,
         group: &ProcessGroup,
         (bucket_bytes, GraphCapture(captured)): (usize, GraphCapture),
+        kernel: Kernel,
     ) -> Result<TwinCriticLearner<R>, TrainerError> {
         let settings = rule.settings();
+        let rows = (settings.off_policy.batch_size / group.world_size().max(1)) as usize;
+        let kernels = TwinKernels::new(rule.layout(), kernel, device, rows);
+        if kernels.is_none() && kernel == Kernel::Native {
+            return Err(TrainerError::usage(
+                "policy.kernel = \"native\" needs fully connected networks on the CPU",
+                "set policy.kernel = \"auto\"",
+            ));
+        }
         let optimizer = |TrainedPart { name, loss, parameters, targets }| -> Result<Optimizer, TrainerError> {
             let len = parameters.iter().map(|(_, tensor)| tensor.numel()).sum();
             let adam = Adam::new(len, settings.adam_eps, device)?;
@@ -273,7 +335,7 @@ impl<R: TwinCriticRule> TwinCriticLearner<R> {
         let optimizers = rule.trained().into_iter().map(optimizer).collect::<Result<Vec<_>, _>>()?;
         let recording = |what| CapturedUpdate::new(what, device, captured);
         let metrics = DeviceMetrics::new(rule.most_losses(), device)?;
-        Ok(TwinCriticLearner {
+        let mut learner = TwinCriticLearner {
             training: TrainingState { optimizers, metrics, q_values: None },
             packed: [PackedUpload::new(device), PackedUpload::new(device)],
             recordings: [recording("an update of the critics"), recording("an update of all networks")],
@@ -281,8 +343,19 @@ impl<R: TwinCriticRule> TwinCriticLearner<R> {
             rule,
             settings,
             updates: 0,
+            kernels,
             device,
-        })
+        };
+        learner.loaded()?;
+        Ok(learner)
+    }
+
+    /// Call after the networks were changed from outside.
+    fn loaded(&mut self) -> Result<(), TrainerError> {
+        match &mut self.kernels {
+            Some(kernels) => self.rule.load_kernels(kernels),
+            None => Ok(()),
+        }
     }
 
     /// With environments and replay.
@@ -292,7 +365,7 @@ impl<R: TwinCriticRule> TwinCriticLearner<R> {
     ) -> Result<OffPolicyAlgorithm<TwinCriticLearner<R>>, TrainerError> {
         let BuildContext { experiment, device, group, .. } = build;
         let sizes = (bucket_bytes(experiment), GraphCapture(experiment.policy.cuda_graphs));
-        let learner = TwinCriticLearner::new(rule, *device, group, sizes)?;
+        let learner = TwinCriticLearner::new(rule, *device, group, sizes, experiment.policy.kernel)?;
         OffPolicyAlgorithm::new(learner.settings.off_policy, learner, build)
     }
 
@@ -312,6 +385,11 @@ impl<R: TwinCriticRule> TwinCriticLearner<R> {
         let with_actor = (self.updates + 1).is_multiple_of(every);
         let actions = self.rule.layout().actions;
         let noise = self.rule.noise(with_actor, &mut || noise.normals(batch.rows * actions));
+        if let Some(kernels) = &mut self.kernels {
+            self.updates += 1;
+            let mut stage = KernelStage { training: &mut self.training, batch, group };
+            return self.rule.kernel_work(kernels, &noise, with_actor, &mut stage);
+        }
         let kind = usize::from(with_actor);
         let inputs = inputs(&mut self.packed[kind], batch, actions as i64, &noise)?;
         let place = self.packed[kind].place();
@@ -351,12 +429,19 @@ impl<R: TwinCriticRule> Learner for TwinCriticLearner<R> {
         }
         let rows = randoms.len();
         let deviation = self.rule.exploration_noise();
+        let noise: Vec<f32> = randoms
+            .iter_mut()
+            .flat_map(|random| random.normals(*width))
+            .map(|normal| normal * deviation)
+            .collect();
+        if let Some(kernels) = &mut self.kernels {
+            kernels.now.copy_rows(observations.f32().unwrap_or_default());
+            return self.rule.kernel_actions(kernels, Some(&noise), values);
+        }
         // Observations, then noise, in one copy.
         let mut both = observations.f32().unwrap_or_default().to_vec();
         let split = both.len() as i64;
-        both.extend(
-            randoms.iter_mut().flat_map(|random| random.normals(*width)).map(|normal| normal * deviation),
-        );
+        both.extend(noise);
         let (rows, drawn) = (rows as i64, (rows * *width) as i64);
         let both = upload(Tensor::f_from_slice(&both)?, self.device)?;
         let TwinCriticLearner { acting, rule, .. } = self;
@@ -447,7 +532,7 @@ impl<R: TwinCriticRule> Learner for TwinCriticLearner<R> {
             adam.restore(&format!("adam.{name}."), steps.get(index).copied(), restored)?;
         }
         self.updates = restored.words(&Self::updates_name()).first().copied().unwrap_or(0);
-        Ok(())
+        self.loaded()
     }
 }
 
@@ -459,6 +544,10 @@ impl<R: TwinCriticRule> Greedy for TwinCriticLearner<R> {
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions(R::NAME)) };
+        if let Some(kernels) = &mut self.kernels {
+            kernels.now.copy_rows(observations.f32().unwrap_or_default());
+            return self.rule.kernel_actions(kernels, None, values);
+        }
         let len = values.len();
         let input = self.input(observations, len / (*width).max(1))?;
         let best = tch::no_grad(|| self.rule.greedy(&input))?;

@@ -11,8 +11,8 @@
 //! random streams for acting, so that what an environment is asked to do does not depend on the batch that it
 //! is evaluated in.
 
-use rankdeck_kernel::math;
 use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::{Isa, distribution};
 use tch::{Kind, TchError, Tensor};
 
 /// ln(2 pi) / 2.
@@ -210,36 +210,9 @@ pub(crate) fn sample_categorical(
     probabilities: &mut Vec<f32>,
     random: &mut Generator,
 ) -> (i64, f32) {
-    probabilities.clear();
-    let mut last = logits.len().saturating_sub(1);
-    let largest;
-    match mask {
-        None => {
-            largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            probabilities.extend(logits.iter().map(|logit| math::exp(logit - largest)));
-        }
-        Some(mask) => {
-            let allowed = logits.iter().zip(mask).filter(|(_, allowed)| **allowed != 0);
-            largest = allowed.map(|(logit, _)| *logit).fold(f32::NEG_INFINITY, f32::max);
-            let each = logits.iter().zip(mask);
-            probabilities.extend(each.map(|(logit, allowed)| match allowed {
-                0 => 0.0,
-                _ => math::exp(logit - largest),
-            }));
-            last = mask.iter().rposition(|allowed| *allowed != 0).unwrap_or(last);
-        }
-    }
-    let total: f32 = probabilities.iter().sum();
-    let mut left = random.next_f64() as f32 * total;
-    let mut action = last;
-    for (i, probability) in probabilities.iter().enumerate().take(last) {
-        left -= probability;
-        if left < 0.0 {
-            action = i;
-            break;
-        }
-    }
-    let log_probability = logits.get(action).copied().unwrap_or(0.0) - largest - math::ln(total);
+    let uniform = random.next_f64() as f32;
+    let (action, log_probability) =
+        distribution::sample_categorical(Isa::best(), logits, mask, uniform, probabilities);
     (action as i64, log_probability)
 }
 

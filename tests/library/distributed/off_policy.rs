@@ -13,7 +13,7 @@ use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
 use rankdeck_trainer::policy::q_network::QLayout;
 use rankdeck_trainer::replay::ReplayBatch;
-use rankdeck_types::experiment::{Activation, Policy};
+use rankdeck_types::experiment::{Activation, Kernel, Policy};
 use rankdeck_types::learn::{DqnConfig, SacConfig, Td3Config};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -129,6 +129,14 @@ pub fn dqn(me: &Me) -> Value {
     result
 }
 
+/// What computes the updates of SAC and TD3: by `DIST_WAY`, libtorch or plain Rust.
+fn kernel() -> Kernel {
+    match std::env::var("DIST_WAY").as_deref() {
+        Ok("torch") => Kernel::Libtorch,
+        _ => Kernel::Native,
+    }
+}
+
 pub fn sac(me: &Me) -> Value {
     let (world, mut alone) = (me.connect(), None);
     let actions = ActionSpace::Continuous { low: vec![-2.0, -1.0], high: vec![2.0, 3.0] };
@@ -137,7 +145,8 @@ pub fn sac(me: &Me) -> Value {
     let layout = sac::layout(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
     let rule = Sac::new(settings, layout, &seeds, Device::Cpu).unwrap();
-    let mut learner = SacLearner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true))).unwrap();
+    let mut learner =
+        SacLearner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true)), kernel()).unwrap();
     let networks = |learner: &SacLearner| {
         numbers(&[
             learner.rule.networks.actor.flat(),
@@ -170,7 +179,8 @@ pub fn td3(me: &Me) -> Value {
     let layout = td3::layout(&spec, &policy()).unwrap();
     let seeds = Seeds::new(3 + u64::from(me.rank));
     let rule = Td3::new(settings, layout, &seeds, Device::Cpu).unwrap();
-    let mut learner = Td3Learner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true))).unwrap();
+    let mut learner =
+        Td3Learner::new(rule, Device::Cpu, &world, (1 << 20, GraphCapture(true)), kernel()).unwrap();
     let networks = |learner: &Td3Learner| {
         numbers(&[
             learner.rule.networks.actor.flat(),
@@ -282,7 +292,7 @@ fn unsynchronized_dqn_fails_the_same_comparison() {
 /// SAC-1.
 #[test]
 fn sac_on_split_batches_equals_sac_on_the_whole() {
-    split_equals_whole("sac", &["torch"]);
+    split_equals_whole("sac", &["native", "torch"]);
 }
 
 /// SAC-2.
@@ -299,7 +309,7 @@ fn unsynchronized_sac_fails_the_same_comparison() {
 /// TD3-1.
 #[test]
 fn td3_on_split_batches_equals_td3_on_the_whole() {
-    split_equals_whole("td3", &["torch"]);
+    split_equals_whole("td3", &["native", "torch"]);
 }
 
 /// TD3-2.
