@@ -19,6 +19,7 @@
 use crate::other_runs;
 use crate::proc::{self, ProcessKey};
 use crate::writers::{FileId, WriterLog};
+use rankdeck_proto::files::{CHECKPOINT_ENDINGS, SHARD_ENDING, is_checkpoint_folder};
 use rankdeck_proto::message::{CheckpointFile, StepSource};
 use rankdeck_proto::regular;
 use rankdeck_types::ids::WallTime;
@@ -32,12 +33,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Endings of checkpoints.
-const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "zip", "safetensors"];
-/// Ending of files whose directory is one checkpoint (torch.distributed.checkpoint).
-const SHARD: &str = "distcp";
-/// Beginning of the name of a directory that is one checkpoint.
-const FOLDER: &str = "checkpoint-";
 /// Endings of files that are not complete, whatever comes before.
 const PARTIAL: [&str; 4] = ["tmp", "temp", "part", "partial"];
 /// Directories of data sets and downloads, in lower case.
@@ -125,7 +120,8 @@ impl CheckpointNames {
         let mut parts = name.split('.').skip(1);
         self.fits(path)
             || self.is_in_own_folder(path)
-            || (parts.any(|part| part == SHARD || ENDINGS.contains(&part)) || self.artifact(path) != path)
+            || (parts.any(|part| part == SHARD_ENDING || CHECKPOINT_ENDINGS.contains(&part))
+                || self.artifact(path) != path)
                 && !self.is_data(path)
     }
 
@@ -162,7 +158,7 @@ impl CheckpointNames {
             Ok(below) => (names(below), names(below)),
             Err(_) => (names(path), names(path).into_iter().next_back().into_iter().collect()),
         };
-        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD_ENDING);
         let is_of_data = |folder: &String| DATA.contains(&folder.as_str());
         is_download(&folders)
             || !is_shard && of_data.iter().any(is_of_data) && !is_worded(&self.artifact(path))
@@ -178,16 +174,17 @@ impl CheckpointNames {
 
     /// The checkpoint that a file is part of: the outermost directory that is one, or the file itself.
     fn artifact(&self, path: &Path) -> PathBuf {
+        // The ranks' directory is not a checkpoint, whatever its name is and whatever it contains.
+        let is_inside = |folder: &Path| !self.folder.starts_with(folder);
         let is_one = |folder: &&Path| {
-            let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
-            name.starts_with(FOLDER.as_bytes()) || self.fits(folder)
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            is_inside(folder) && is_checkpoint_folder(&name) || self.fits(folder)
         };
         if let Some(folder) = path.ancestors().skip(1).filter(is_one).last() {
             return folder.to_owned();
         }
-        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
-        // The ranks' directory is not a checkpoint, whatever it contains.
-        let folder = path.parent().filter(|folder| is_shard && !self.folder.starts_with(folder));
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD_ENDING);
+        let folder = path.parent().filter(|folder| is_shard && is_inside(folder));
         folder.unwrap_or(path).to_owned()
     }
 
@@ -815,6 +812,9 @@ mod tests {
             "/w/.m.pth.1",
             "/w/checkpoint-20/optimizer.bin",
             "/w/dcp/__0_0.distcp",
+            "/w/runs/CartPole-v1__dqn__1/dqn.cleanrl_model",
+            "/w/checkpoint_000010/algorithm_state.pkl",
+            "/w/global_step100/latest",
         ] {
             assert!(named(path), "{path}");
         }
@@ -823,6 +823,19 @@ mod tests {
         }
         let of = |path: &str| names.artifact(Path::new(path)).display().to_string();
         assert_eq!(of("/w/checkpoint-20/a/b.pt"), "/w/checkpoint-20");
+        for (path, artifact) in [
+            ("/w/ray/checkpoint_000010/policies/p/state.pkl", "/w/ray/checkpoint_000010"),
+            ("/w/global_step100/mp_rank_00_model_states.pt", "/w/global_step100"),
+            ("/w/v/global_step_20/actor/model_world_size_2_rank_0.pt", "/w/v/global_step_20"),
+            ("/w/last.ckpt/meta.pt", "/w/last.ckpt"),
+            ("/w/last.ckpt/__0_0.distcp", "/w/last.ckpt"),
+            ("/w/checkpoint-20/global_step20/a.pt", "/w/checkpoint-20"),
+        ] {
+            assert_eq!(of(path), artifact);
+        }
+        let inside = CheckpointNames { folder: "/d/checkpoint-20/w".into(), patterns: Arc::default() };
+        let path = Path::new("/d/checkpoint-20/w/a.pt");
+        assert_eq!(inside.artifact(path), path, "the ranks work below a checkpoint");
         assert_eq!(of("/w/a.pt"), "/w/a.pt");
         assert_eq!(of("/w/dcp/__0_0.distcp"), "/w/dcp");
         assert_eq!(of("/w/__0_0.distcp"), "/w/__0_0.distcp", "never the directory of the ranks");
