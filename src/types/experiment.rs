@@ -62,7 +62,8 @@ keys! {
         /// it as `RANKDECK_SEED` and as `{run.seed}` in `launch.command` and `launch.env`.
         #[serde(default)]
         seed: u64 = 0,
-        /// Environment steps over all ranks after which the run ends; 0: no limit.
+        /// Environment steps over all ranks after which the built-in trainer ends; 0: no limit. Your own
+        /// program gets it as `{run.total_steps}`, and progress is shown against it.
         #[serde(default)]
         total_steps: u64 = 0,
         /// Note to show in `rankdeck ps`.
