@@ -148,6 +148,9 @@ impl TrainingLine {
 
     /// KNOWN-1. A file was found.
     fn find(&mut self, file: &CheckpointFile, generation: Generation) {
+        if file.is_cut_off {
+            return self.0.retain(|known| known.path != file.path);
+        }
         let path = Path::new(&file.path);
         // A program may report a directory, and write files in it, or the other way round.
         let is_part = |known: &LineCheckpoint| {

@@ -7,7 +7,7 @@
 //! Owner: one thread looks at descriptors and searches; the last search runs on the thread that verifies the
 //! stop. Invariants:
 //! - CHECKPOINT-1: names alone decide, those of directories included; of an archive (`.zip`), also the name of its
-//!   first entry. No other file is opened.
+//!   first entry.
 //! - CHECKPOINT-2: a search is bounded in time and entries, and the last one reports whether it was complete.
 //! - CHECKPOINT-3: a checkpoint is reported while ranks run once it is not open and has not changed for a while,
 //!   and again only after another change. What a rank reports itself is not reported a second time.
@@ -15,9 +15,11 @@
 //! - CHECKPOINT-5: data sets and downloads do not count as checkpoints: an archive without the layout of one, what lies in a
 //!   cache, and what lies in a directory of data, unless their names are those of checkpoints. What the user's
 //!   patterns name always is one.
+//! - CHECKPOINT-6: what is cut off ([`saved_file`]) is not reported while ranks run, and is marked at the end.
 
 use crate::other_runs;
 use crate::proc::{self, ProcessKey};
+use crate::saved_file;
 use crate::writers::{FileId, WriterLog};
 use rankdeck_proto::files::{CHECKPOINT_ENDINGS, SHARD_ENDING, is_checkpoint_folder};
 use rankdeck_proto::message::{CheckpointFile, StepSource};
@@ -467,6 +469,8 @@ impl CheckpointFiles {
         }
         own.sort_by_key(|found| found.modified);
         own.truncate(REPORTED);
+        // CHECKPOINT-6. Its writer may only be slow: it is looked at again.
+        own.retain(|found| !saved_file::is_cut_off(&found.path));
         let mut state = self.lock();
         for found in &own {
             if state.recorded.len() >= FILES && !state.recorded.contains_key(&found.path) {
@@ -511,8 +515,15 @@ impl CheckpointFiles {
         }
         files.sort_by_key(|found| found.modified);
         let from = files.len().saturating_sub(REPORTED);
-        let (newest, state) = (files.split_off(from), self.lock());
-        Some((newest.iter().map(|found| state.file(found, is_seen(found))).collect(), complete))
+        let newest = files.split_off(from);
+        // CHECKPOINT-6.
+        let cut_off: Vec<bool> = newest.iter().map(|found| saved_file::is_cut_off(&found.path)).collect();
+        let state = self.lock();
+        let file = |(found, is_cut_off): (&FoundCheckpoint, bool)| CheckpointFile {
+            is_cut_off,
+            ..state.file(found, is_seen(found))
+        };
+        Some((newest.iter().zip(cut_off).map(file).collect(), complete))
     }
 
     fn lock(&self) -> MutexGuard<'_, FilesState> {
@@ -574,6 +585,7 @@ impl FilesState {
             observed,
             env_step,
             step_from,
+            is_cut_off: false,
         }
     }
 }
@@ -1028,6 +1040,25 @@ mod tests {
         other.0.wait().unwrap();
         search_now(&files);
         assert_eq!(recorded(&files, made.path(), 9), ["b.pt"]);
+    }
+
+    #[test]
+    fn checkpoint_6_cut_off_file_is_marked_at_the_end_only() {
+        let made = tempfile::tempdir().unwrap();
+        let files = begun(made.path());
+        write(made.path().join("whole.pt"), b"PK\x03\x04PK\x05\x06").unwrap();
+        write(made.path().join("cut.pt"), b"PK\x03\x04weights").unwrap();
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["whole.pt"]);
+        write(made.path().join("cut.pt"), b"PK\x03\x04weightsPK\x05\x06").unwrap();
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["cut.pt"], "its writer was slow");
+        write(made.path().join("cut.pt"), b"PK\x03\x04").unwrap();
+        let (found, _) = files.find().unwrap();
+        let mut marked: Vec<(String, bool)> =
+            names(&found, made.path()).into_iter().zip(found.iter().map(|file| file.is_cut_off)).collect();
+        marked.sort();
+        assert_eq!(marked, [("cut.pt".to_owned(), true), ("whole.pt".to_owned(), false)]);
     }
 
     fn begun(folder: &Path) -> CheckpointFiles {
