@@ -209,6 +209,7 @@ fn found_files(ctx: &mut EventCtx<'_>, at: RecordContext, files: Vec<CheckpointF
 /// A checkpoint has lost its end: the one before it is the latest.
 fn cut_off(ctx: &mut EventCtx<'_>, at: RecordContext, path: &str) {
     ctx.model.checkpoints.retain(|known| known.path != path || known.node != at.node);
+    ctx.session.run.drop_file(at.node, path);
     let text = format!(
         "checkpoint {path} is incomplete: its writer was killed while it saved, or the disk was full"
     );
