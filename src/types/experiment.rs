@@ -96,7 +96,8 @@ keys! {
         resume: Vec<String> [Texts("words")] => "none",
         /// Patterns of checkpoints that are not named `*.pt`, `*.pth`, `*.ckpt`, `*.zip`, `*.safetensors`,
         /// `*.cleanrl_model`, `checkpoint-*/`, `checkpoint_N/`, `global_stepN/`, `*.ckpt/` and directories of
-        /// `*.distcp`: `out/*.bin`, relative to the directory in which ranks run. Without `/` they match any name.
+        /// `*.distcp`: `out/*.bin`, relative to the directory in which ranks run, or `/scratch/out/*.bin`. Without
+        /// `/` they match any name.
         checkpoints: Vec<String> [Texts("patterns")] => "none",
         /// Maximum size of the checkpoint files to copy between hosts before a generation resumes, in GB.
         /// Above it, a prompt asks first; without an answer within 10 minutes, the generation does not start.

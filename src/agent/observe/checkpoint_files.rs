@@ -111,7 +111,7 @@ const SKIPPED: [&str; 4] = ["__pycache__", "node_modules", "site-packages", "dis
 struct CheckpointNames {
     /// The directory of the ranks.
     folder: PathBuf,
-    /// Patterns below it, of the user.
+    /// Patterns of the user, below it or of whole paths.
     patterns: Arc<[String]>,
 }
 
@@ -169,9 +169,24 @@ impl CheckpointNames {
     /// A pattern of the user fits the path.
     fn fits(&self, path: &Path) -> bool {
         let below = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
-        below.filter(|below| !below.is_empty()).is_some_and(|below| {
-            self.patterns.iter().any(|pattern| path_pattern::fits(pattern.trim_end_matches('/'), below))
+        let below = below.filter(|below| !below.is_empty());
+        self.patterns.iter().any(|pattern| {
+            let text = if pattern.starts_with('/') { path.to_str() } else { below };
+            text.is_some_and(|text| path_pattern::fits(pattern.trim_end_matches('/'), text))
         })
+    }
+
+    /// The directories that absolute patterns name.
+    fn places(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let place = |pattern: &String| {
+            let fixed = pattern.find(['*', '?']).map_or(pattern.as_str(), |star| &pattern[..star]);
+            let (folder, name) = fixed.trim_end_matches('/').rsplit_once('/')?;
+            // A directory, unless its name has an ending.
+            let is_folder = fixed.len() == pattern.len() && !name.contains('.') || fixed.ends_with('/');
+            let folder = if is_folder { fixed } else { folder };
+            (pattern.starts_with('/') && !folder.is_empty()).then(|| PathBuf::from(folder))
+        };
+        self.patterns.iter().filter_map(place)
     }
 
     /// The checkpoint that a file is part of: the outermost directory that is one, or the file itself.
@@ -301,8 +316,8 @@ impl CheckpointFiles {
     }
 
     /// A generation starts, with ranks in `folder`. `run_dir` is the run's directory; `hidden`: what ranks write
-    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder`. `writers`:
-    /// the list of what ranks write there.
+    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder` or of whole
+    /// paths. `writers`: the list of what ranks write there.
     pub fn begin(
         &self,
         folder: PathBuf,
@@ -313,9 +328,9 @@ impl CheckpointFiles {
     ) {
         let mut state = self.lock();
         let thread = state.thread.take();
-        let folders = BTreeSet::from([folder.clone()]);
         let since = SystemTime::now().checked_sub(TICK);
-        let names = CheckpointNames { folder, patterns: patterns.into() };
+        let names = CheckpointNames { folder: folder.clone(), patterns: patterns.into() };
+        let folders = std::iter::once(folder).chain(names.places()).take(FOLDERS).collect();
         *state =
             FilesState { hidden, since, run_dir, names, folders, writers, thread, ..FilesState::default() };
     }
@@ -1059,6 +1074,41 @@ mod tests {
             names(&found, made.path()).into_iter().zip(found.iter().map(|file| file.is_cut_off)).collect();
         marked.sort();
         assert_eq!(marked, [("cut.pt".to_owned(), true), ("whole.pt".to_owned(), false)]);
+    }
+
+    #[test]
+    fn checkpoint_elsewhere_is_found_by_an_absolute_pattern() {
+        let (made, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |name: &str| format!("{}/{name}", other.path().display());
+        create_dir_all(at("out/step-3")).unwrap();
+        for (pattern, found) in [
+            ("a*.bin", Some("a1.bin")),
+            ("out/step-*/", Some("out/step-3")),
+            ("out/**/model", Some("out/step-3/model")),
+            ("none/*.bin", None),
+        ] {
+            let files = CheckpointFiles::default();
+            files.begin(made.path().into(), made.path().join("runs/own"), false, &[at(pattern)], None);
+            for name in ["a1.bin", "b.bin", "out/step-3/model"] {
+                write(at(name), "x").unwrap();
+            }
+            let paths: Vec<String> = files.find().unwrap().0.into_iter().map(|file| file.path).collect();
+            assert_eq!(paths, found.map(at).into_iter().collect::<Vec<_>>(), "{pattern}");
+        }
+        let names = |pattern: &str| {
+            let names = CheckpointNames { folder: "/w".into(), patterns: Arc::from([pattern.to_owned()]) };
+            names.places().collect::<Vec<_>>()
+        };
+        for (pattern, place) in [
+            ("/s/x/*.pt", "/s/x/"),
+            ("/s/x-*/a", "/s"),
+            ("/s/x/", "/s/x/"),
+            ("/s/x", "/s/x"),
+            ("/s/a.pt", "/s"),
+        ] {
+            assert_eq!(names(pattern), [PathBuf::from(place)], "{pattern}");
+        }
+        assert!(names("x/*.pt").is_empty() && names("/*.pt").is_empty());
     }
 
     fn begun(folder: &Path) -> CheckpointFiles {
