@@ -326,8 +326,8 @@ impl Arbiter {
         let begun = self.begun.filter(|_| !self.is_absence_reported)?;
         self.is_absence_reported = now.saturating_duration_since(begun) >= ABSENCE;
         self.is_absence_reported.then(|| {
-            "no metrics found so far, in the output or in files that the program writes; `metrics.stdout` reads other output, \
-             `rankdeck.report()` reports values"
+            "no metrics found so far, in the output or in files that the program writes; \
+             `metrics.stdout` reads other output, `rankdeck.report()` reports values"
                 .to_owned()
         })
     }

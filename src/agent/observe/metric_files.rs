@@ -409,7 +409,7 @@ impl LoggedRow {
     }
 }
 
-/// Names a value of a file about evaluations: `eval/episode_reward` of `episode_reward`. Its steps are those of training.
+/// Names a value of a file about evaluations: `eval/reward` of `reward`. Its steps are those of training.
 fn name_evaluation(name: &mut String, meanings: &Meanings) {
     let is_count = meanings.of(name).is_some_and(Meaning::is_count);
     if !(name.is_empty() || is_count || name.starts_with("eval")) {

@@ -122,7 +122,8 @@ fn is_test(sources: &str, name: &str) -> bool {
 
 #[test]
 fn only_tests_that_run_keep_a_promise() {
-    let source = "#[test]\nfn a() {}\n    #[tokio::test]\n    async fn b() {}\n#[test]\n#[ignore]\nfn c() {}\nfn d() {}\n";
+    let source = "#[test]\nfn a() {}\n    #[tokio::test]\n    async fn b() {}\n\
+                  #[test]\n#[ignore]\nfn c() {}\nfn d() {}\n";
     assert_eq!(
         ["a", "b", "c", "d", "e"].map(|name| is_test(source, name)),
         [true, true, false, false, false]
