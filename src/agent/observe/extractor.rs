@@ -158,7 +158,7 @@ impl MetricExtractor {
 
     /// Returns whether the line is a progress bar.
     fn see_bar(&mut self, line: &str, now: Instant) -> bool {
-        if !line.contains(['[', '•']) {
+        if !progress_bar::may_be(line) {
             return false;
         }
         let line = printed::plain(line);
