@@ -168,6 +168,9 @@ impl DigestBuilder {
 
     /// A checkpoint was found. It is the latest one unless ranks report theirs.
     fn found(&mut self, generation: Generation, file: &CheckpointFile) {
+        if file.is_cut_off {
+            return self.lose(generation, &file.path);
+        }
         if self.digest.checkpoint.as_ref().is_some_and(|latest| latest.origin.is_reported()) {
             return;
         }
@@ -183,6 +186,25 @@ impl DigestBuilder {
             self.saved.insert(file.path.clone(), (saved.clone(), generation));
         }
         (self.digest.checkpoint, self.saved_by) = (Some(saved), generation);
+    }
+
+    /// A checkpoint cannot be read any more: the one before it in the generation is the latest, or the one that the
+    /// generation has resumed from.
+    fn lose(&mut self, generation: Generation, path: &str) {
+        self.saved.remove(path);
+        if self.digest.checkpoint.as_ref().is_none_or(|latest| latest.path != path) {
+            return;
+        }
+        let from = self.digest.resumed_from.as_deref();
+        let is_left = |(saved, by): &&(SavedCheckpoint, Generation)| {
+            *by == generation || from == Some(saved.path.as_str())
+        };
+        let place = |(saved, by): &&(SavedCheckpoint, Generation)| (*by, saved.env_step, saved.train_iter);
+        let before = self.saved.values().filter(is_left).max_by_key(place).cloned();
+        self.digest.checkpoint = before.map(|(saved, by)| {
+            self.saved_by = by;
+            saved
+        });
     }
 
     /// Totals, evaluations and checkpoints of the record's generation.
@@ -745,6 +767,19 @@ mod tests {
         let (_folder, paths) = written(&[launch(0), found("/w/a.pt", Some(5)), found("/w/b.pt", None)]);
         let latest = read(&paths, true).checkpoint.unwrap();
         assert_eq!((latest.path.as_str(), latest.bytes, latest.step()), ("/w/b.pt", Some(7), None));
+        let cut_off = |path: &str| {
+            let path = path.to_owned();
+            let file = CheckpointFile { path, is_cut_off: true, ..CheckpointFile::default() };
+            RecordEvent::CheckpointFiles { files: vec![file], complete: true }
+        };
+        for (lost, expected) in [("/w/b.pt", Some("/w/a.pt")), ("/w/a.pt", Some("/w/b.pt"))] {
+            let events = [launch(0), found("/w/a.pt", Some(5)), found("/w/b.pt", None), cut_off(lost)];
+            let (_folder, paths) = written(&events);
+            let latest = read(&paths, true).checkpoint.map(|saved| saved.path);
+            assert_eq!(latest.as_deref(), expected, "{lost} is cut off");
+        }
+        let (_folder, paths) = written(&[launch(0), found("/w/a.pt", Some(5)), cut_off("/w/a.pt")]);
+        assert_eq!(read(&paths, true).checkpoint, None);
         let reported = event(RankEvent::Checkpoint {
             path: "/w/own.pt".into(),
             env_step: 3,

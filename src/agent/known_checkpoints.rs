@@ -5,6 +5,7 @@
 
 use crate::digest;
 use crate::paths::RunPaths;
+use crate::saved_file;
 use rankdeck_proto::message::{CheckpointFile, RankEvent, Record, RecordEvent};
 use rankdeck_types::ids::Generation;
 use std::collections::BTreeMap;
@@ -55,6 +56,20 @@ pub(crate) fn known(paths: &RunPaths) -> Vec<KnownCheckpoint> {
     let surplus = found.len().saturating_sub(KNOWN);
     found.drain(..surplus);
     found
+}
+
+/// The known checkpoints whose end is missing, for ranks whose agent was killed with them; `None` without any.
+pub(crate) fn cut_off(paths: &RunPaths) -> Option<(Vec<CheckpointFile>, bool)> {
+    let lost = known(paths).into_iter().filter(|known| saved_file::is_cut_off(&known.path));
+    let lost: Vec<CheckpointFile> = lost
+        .map(|KnownCheckpoint { path, bytes, .. }| CheckpointFile {
+            path: path.display().to_string(),
+            bytes,
+            is_cut_off: true,
+            ..CheckpointFile::default()
+        })
+        .collect();
+    (!lost.is_empty()).then_some((lost, false))
 }
 
 /// Where a checkpoint of this generation is set aside.
@@ -148,6 +163,9 @@ impl TrainingLine {
 
     /// KNOWN-1. A file was found.
     fn find(&mut self, file: &CheckpointFile, generation: Generation) {
+        if file.is_cut_off {
+            return self.0.retain(|known| known.path != file.path);
+        }
         let path = Path::new(&file.path);
         // A program may report a directory, and write files in it, or the other way round.
         let is_part = |known: &LineCheckpoint| {
@@ -256,6 +274,27 @@ mod tests {
                 known("out/best.pt", 2, 1, 9)
             ]
         );
+    }
+
+    /// The host went down while a rank saved.
+    #[test]
+    fn known_checkpoint_without_its_end_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let paths = RunPaths { run_dir: at("run"), node: NodeRank(0) };
+        create_dir_all(paths.node_dir()).unwrap();
+        write(at("a.pt"), b"PK\x03\x04weights").unwrap();
+        write(at("b.pt"), "12").unwrap();
+        let line = |seq, event| {
+            let record = Record { seq, time: 1.0, generation: Generation(0), event };
+            serde_json::to_string(&record).unwrap() + "\n"
+        };
+        write(paths.spool(), line(1, found(&at("a.pt"), 1.0)) + &line(2, found(&at("b.pt"), 2.0))).unwrap();
+        let (lost, is_complete) = cut_off(&paths).unwrap();
+        assert_eq!((lost.len(), lost[0].is_cut_off, is_complete), (1, true, false));
+        assert_eq!(lost[0].path, at("a.pt").display().to_string());
+        write(at("a.pt"), b"PK\x03\x04weightsPK\x05\x06").unwrap();
+        assert_eq!(cut_off(&paths), None);
     }
 
     #[test]

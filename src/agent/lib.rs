@@ -18,6 +18,7 @@
 //! known_checkpoints  the checkpoints of a run on this host
 //! digest         a node's records as a summary of its run
 //! placement      checkpoints that a generation resumes from: described, read, copied
+//! saved_file     whether a checkpoint is whole
 //! known_checkpoints  the checkpoints of a run, as a node's records have them
 //! search         searches the logs of ranks
 //! supervise      starts ranks, stops them and verifies that nothing is left
@@ -68,6 +69,7 @@ pub mod proc;
 mod process_query;
 mod program;
 mod results;
+mod saved_file;
 mod search;
 pub mod serve;
 mod supervise;

@@ -9,6 +9,7 @@
 //!   SIGTERM passes it on.
 //! - A *launcher* starts ranks of its own (`torchrun`, `accelerate`) and passes each signal on that it catches.
 //! - A *reader* reads a pipe that is written inside the tree (`tee`). It ends by itself after all writers.
+//! - A *service* works for the others (`Xvfb` of `xvfb-run`): it is asked nothing, and ends after them.
 //! - A *main* is the first other process on each branch.
 //!
 //! Invariants:
@@ -67,6 +68,20 @@ const STARTERS: [&str; 28] = [
     "podman-init",
 ];
 
+/// Programs in the background of a shell that others need until they have ended: displays, agents, buses, servers.
+const SERVICES: [&str; 10] = [
+    "Xvfb",
+    "Xorg",
+    "Xvnc",
+    "Xtigervnc",
+    "Xephyr",
+    "ssh-agent",
+    "dbus-daemon",
+    "pulseaudio",
+    "redis-server",
+    "nvidia-cuda-mps-control",
+];
+
 /// Programs that start ranks of their own.
 const LAUNCHERS: [&str; 2] = ["accelerate", "torchrun"];
 
@@ -94,6 +109,7 @@ enum ProcessKind {
     Shell,
     Starter,
     Launcher,
+    Service,
     #[default]
     Other,
 }
@@ -244,6 +260,7 @@ fn kind(executable: &str, arguments: &[String]) -> ProcessKind {
             name if SHELLS.contains(&name) || SHELLS.contains(&letters) => Some(ProcessKind::Shell),
             name if STARTERS.contains(&name) => Some(ProcessKind::Starter),
             name if LAUNCHERS.contains(&name) => Some(ProcessKind::Launcher),
+            name if SERVICES.contains(&name) => Some(ProcessKind::Service),
             _ => None,
         }
     };
@@ -347,9 +364,11 @@ impl Tree {
         Tree { members, children }
     }
 
+    /// The processes below another one, without services.
     fn children(&self, of: &Member) -> Vec<&Member> {
         let pids = self.children.get(&of.ident.pid).into_iter().flatten();
-        pids.filter_map(|pid| self.members.get(pid)).collect()
+        let members = pids.filter_map(|pid| self.members.get(pid));
+        members.filter(|member| member.kind != ProcessKind::Service).collect()
     }
 
     /// A process and everything below it.
@@ -381,7 +400,7 @@ impl Tree {
                 }
                 roles.mains.extend(same);
             }
-            ProcessKind::Other => roles.mains.push(member.main()),
+            ProcessKind::Service | ProcessKind::Other => roles.mains.push(member.main()),
         }
     }
 
@@ -792,6 +811,18 @@ mod tests {
     }
 
     #[test]
+    fn service_of_a_main_is_asked_nothing() {
+        let service = |pid, parent| catching(member(pid, parent, ProcessKind::Service));
+        // xvfb-run python x: an X client ends at once when its display does.
+        assert_eq!(
+            roles(vec![shell(1, 0), service(2, 1), interruptible(3, 1)]),
+            [vec![3], vec![1], vec![], vec![], vec![]]
+        );
+        assert_eq!(roles(vec![shell(1, 0), service(2, 1)]), [vec![1], vec![], vec![], vec![], vec![]]);
+        assert_eq!(roles(vec![service(1, 0)]), [vec![1], vec![], vec![], vec![], vec![]]);
+    }
+
+    #[test]
     fn kinds_are_known_by_executable_and_words() {
         let of = |executable: &str, words: &[&str]| {
             kind(executable, &words.iter().map(|word| word.to_string()).collect::<Vec<_>>())
@@ -804,6 +835,7 @@ mod tests {
         assert_eq!(of("busybox", &["sleep", "1"]), ProcessKind::Other);
         assert_eq!(of("", &["-bash"]), ProcessKind::Shell);
         assert_eq!(of("timeout", &["timeout", "9", "x"]), ProcessKind::Starter);
+        assert_eq!(of("Xvfb", &["Xvfb", ":99", "-screen", "0"]), ProcessKind::Service);
         assert_eq!(of("python3.12", &["python", "/opt/conda/bin/conda", "run", "x"]), ProcessKind::Starter);
         for launcher in [
             &["python", "-m", "accelerate.commands.launch", "x.py"][..],

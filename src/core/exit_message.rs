@@ -16,6 +16,7 @@
 //! it crashed: the kernel's exit status counts.
 
 use rankdeck_proto::message::{Exception, Exit, FailureKind};
+use rankdeck_types::exit::is_epilogue;
 use rankdeck_types::words;
 
 /// Numbers of errors on Linux.
@@ -365,7 +366,7 @@ impl ExitMessage {
 /// The last line; a warning does not end a program. A program that reports its exceptions and has reported
 /// none may have caught the one of its process group: it shows that text and leaves.
 fn last_line(lines: &[String], reports: bool) -> ExitMessage {
-    let last = lines.iter().rev().find(|line| !line.trim().is_empty());
+    let last = lines.iter().rev().find(|line| !is_epilogue(line));
     let ends = |line: &&str| {
         let library = line.starts_with("Connection ") || line.contains("/gloo/");
         (!reports || library) && !line.to_lowercase().contains("warn")
@@ -402,14 +403,6 @@ fn bare(line: &str) -> &str {
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// What libraries write when an interpreter ends.
-fn is_epilogue(line: &str) -> bool {
-    let line = bare(line);
-    const WORDS: [&str; 5] =
-        ["destroy_process_group", "resource_tracker", "warnings.warn", "Exception ignored", "leaked "];
-    line.trim().is_empty() || line.starts_with("[W") || WORDS.iter().any(|word| line.contains(word))
 }
 
 /// The exception below the last traceback of a log. What follows it is its message's further lines, or what

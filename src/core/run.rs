@@ -389,12 +389,17 @@ impl RunMachine {
 
     /// Keeps a checkpoint file that a host has found; the oldest makes room.
     pub fn add_file(&mut self, file: FoundFile) {
-        self.files.retain(|known| known.node != file.node || known.path != file.path);
+        self.drop_file(file.node, &file.path);
         let at = self.files.partition_point(|known| known.time <= file.time);
         self.files.insert(at, file);
         if self.files.len() > FILES {
             self.files.pop_front();
         }
+    }
+
+    /// Forgets a checkpoint file of a host.
+    pub fn drop_file(&mut self, node: NodeRank, path: &str) {
+        self.files.retain(|known| known.node != node || known.path != path);
     }
 
     /// This console launched the present generation.

@@ -41,16 +41,29 @@ pub fn has_metrics(path: &str) -> bool {
     name.contains("tfevents") || name.ends_with(".csv") || name.ends_with(".jsonl")
 }
 
-/// Endings of checkpoints.
-const CHECKPOINTS: [&str; 5] = ["pt", "pth", "ckpt", "zip", "safetensors"];
-/// Beginning of the name of a directory that is one checkpoint.
-const CHECKPOINT_FOLDER: &str = "checkpoint-";
+/// Endings of checkpoints: of PyTorch, Lightning, Stable-Baselines3, Hugging Face, CleanRL, Keras, NeMo and Equinox.
+pub const CHECKPOINT_ENDINGS: [&str; 9] =
+    ["pt", "pth", "ckpt", "zip", "safetensors", "cleanrl_model", "keras", "nemo", "eqx"];
+/// Ending of files whose directory is one checkpoint (torch.distributed.checkpoint).
+pub const SHARD_ENDING: &str = "distcp";
+/// Beginnings of the names of directories that are one checkpoint, each before a number: of Ray and Accelerate, of
+/// DeepSpeed and verl.
+const NUMBERED_FOLDERS: [&str; 4] = ["checkpoint_", "global_step", "global_step_", "global_step-"];
+
+/// Whether a directory is one checkpoint, by its name: `checkpoint-20` of Hugging Face, `checkpoint_000010`,
+/// `global_step100`, `last.ckpt` of Lightning's sharded strategies.
+pub fn is_checkpoint_folder(name: &str) -> bool {
+    let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    name.starts_with("checkpoint-")
+        || NUMBERED_FOLDERS.iter().any(|start| name.strip_prefix(*start).is_some_and(is_number))
+        || name.strip_suffix(".ckpt").is_some_and(|stem| !stem.is_empty())
+}
 
 /// Whether a file looks like a checkpoint, or a part of one, by its path.
 pub fn is_checkpoint_name(path: &str) -> bool {
     let mut parts = path.split('/').rev();
     let ending = parts.next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, ending)| ending);
-    CHECKPOINTS.contains(&ending) || parts.any(|folder| folder.starts_with(CHECKPOINT_FOLDER))
+    ending == SHARD_ENDING || CHECKPOINT_ENDINGS.contains(&ending) || parts.any(is_checkpoint_folder)
 }
 
 /// Start of a built-in trainer's checkpoint: this, [`CHECKPOINT_VERSION`] and the length of the header (u32
@@ -145,10 +158,30 @@ mod tests {
 
     #[test]
     fn checkpoints_and_metrics_have_names_of_their_own() {
-        for path in ["best.pt", "a/b.zip", "out/checkpoint-20/optimizer.bin", "x.safetensors"] {
+        for path in [
+            "best.pt",
+            "a/b.zip",
+            "out/checkpoint-20/optimizer.bin",
+            "x.safetensors",
+            "runs/CartPole-v1__dqn__1/dqn.cleanrl_model",
+            "checkpoint_000010/algorithm_state.pkl",
+            "out/global_step100/meta.json",
+            "out/epoch=1-step=9.ckpt/meta",
+            "step-100/__0_0.distcp",
+        ] {
             assert!(is_checkpoint_name(path), "{path}");
         }
-        for path in ["pt", "train.py", "checkpoint-20", "ckpt/log.txt", "a.pt/log"] {
+        for path in [
+            "pt",
+            "train.py",
+            "checkpoint-20",
+            "ckpt/log.txt",
+            "a.pt/log",
+            "checkpoint_callbacks/log",
+            "checkpoint_/log",
+            "global_step/log",
+            ".ckpt/log",
+        ] {
             assert!(!is_checkpoint_name(path), "{path}");
         }
         for path in ["runs/events.out.tfevents.1", "metrics.csv", "a/log.jsonl"] {

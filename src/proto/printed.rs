@@ -36,7 +36,7 @@ const CELLS: usize = 32;
 /// Names that are levels of a log.
 const LEVELS: [&str; 7] = ["INFO", "WARNING", "WARN", "ERROR", "DEBUG", "CRITICAL", "TRACE"];
 /// First words of lines about evaluations.
-const EVALUATIONS: [&str; 6] = ["eval", "evaluation", "test", "val", "valid", "validation"];
+const EVALUATIONS: [&str; 7] = ["eval", "evaluation", "evaluator", "test", "val", "valid", "validation"];
 /// What values are wrapped in.
 const WRAPPERS: [&str; 12] = [
     "np.float64(",
@@ -279,7 +279,22 @@ fn values(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
     if text.starts_with("fps step:") {
         return rl_games(text);
     }
-    composer(text).or_else(|| dictionary(text, meanings)).or_else(|| pairs(text, meanings))
+    composer(text)
+        .or_else(|| evaluation_over(text, meanings))
+        .or_else(|| dictionary(text, meanings))
+        .or_else(|| pairs(text, meanings))
+}
+
+/// `Evaluation over 10 episodes: 12.3` of TD3's authors and of code that follows it (BCQ, CORL).
+fn evaluation_over(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
+    let (episodes, rest) = text.strip_prefix("Evaluation over ")?.split_once(" episodes: ")?;
+    let (value, used) = leading(rest).filter(|_| episodes.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let mut reading = PrintedValues::default();
+    reading.add("eval/episode_return", value);
+    signed(&rest[used..], meanings)
+        .into_iter()
+        .for_each(|pair| reading.add(format!("eval/{}", pair.name), pair.value));
+    Some(reading)
 }
 
 /// `Train metrics/train/Accuracy: 0.5000` of Composer's console logger: one value per line, below a line with the batch.
@@ -451,11 +466,13 @@ fn pairs(text: &str, meanings: &Meanings) -> Option<PrintedValues> {
     Some(reading)
 }
 
-/// The first word of a line about an evaluation, in lower case: its values have the names of training.
+/// The first word of a line about an evaluation, in lower case: its values have the names of training. Acme writes it
+/// in brackets: `[Evaluator] Episode Return = 3`.
 fn about_evaluation(text: &str) -> Option<String> {
+    let text = text.strip_prefix('[').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_alphabetic())?;
     let word = text[..end].to_ascii_lowercase();
-    let is_alone = text[end..].starts_with([' ', ':']) && !text[end..].trim_start().starts_with('=');
+    let is_alone = text[end..].starts_with([' ', ':', ']']) && !text[end..].trim_start().starts_with('=');
     (is_alone && EVALUATIONS.contains(&word.as_str())).then_some(word)
 }
 
@@ -497,9 +514,11 @@ fn pair_at(text: &str, sign: usize, meanings: &Meanings) -> Option<(NamedNumber,
     let (value, used) = leading(value_text).filter(|_| gap <= GAP)?;
     let (name, begin) = name_before(&text[..sign])?;
     let is_path = begin > 0 && b"?&@$%\\/".contains(&bytes[begin - 1]);
-    // `main.py:12`, `10.0.0.1:80`, `'cuda:0'`
+    // `main.py:12`, `10.0.0.1:80`, `'cuda:0'`, but `step:1 - critic/score/mean:0.5` of verl.
     let is_quoted = begin > 0 && matches!(bytes[begin - 1], b'"' | b'\'');
-    let is_place = is_colon && gap == 0 && (name.contains(['.', '/']) || is_quoted);
+    let is_listed = text[..begin].ends_with(" - ");
+    let is_named = name.contains('.') || name.contains('/') && !is_listed;
+    let is_place = is_colon && gap == 0 && (is_named || is_quoted);
     if is_path || is_place || LEVELS.contains(&name) {
         return None;
     }
@@ -775,6 +794,32 @@ mod tests {
                 "Epoch #1: test_reward: 100.5 ± 0.1, best_reward: 100.5 ± 0.1 in #1",
                 "Epoch=1 test_reward=100.5 best_reward=100.5",
             ),
+            (
+                "(TaskRunner pid=9) step:1 - actor/pg_loss:0.5 - critic/score/mean:0.25 - lr:1e-6",
+                "pid=9 step=1 actor/pg_loss=0.5 critic/score/mean=0.25 lr=0.000001",
+            ),
+            (
+                "[Evaluator] Actor Steps = 1000 | Episode Length = 20 | Episode Return = 5.0",
+                "evaluator/Steps=1000 evaluator/Episode Length=20 evaluator/Episode Return=5",
+            ),
+            ("[Learner] Critic Loss = 0.5 | Learner Steps = 10", "Critic Loss=0.5 Steps=10"),
+            ("Evaluation over 10 episodes: 12.345", "eval/episode_return=12.345"),
+            (
+                "Evaluation over 10 episodes: 12.345 , D4RL score: 45.6",
+                "eval/episode_return=12.345 eval/score=45.6",
+            ),
+            (
+                "Total T: 1000 Episode Num: 5 Episode T: 200 Reward: 12.5",
+                "Total T=1000 Num=5 T=200 Reward=12.5",
+            ),
+            (
+                "Last 10 training episodes: mean/median reward 21.3/20.0, min/max reward 1.0/30.0",
+                "reward=21.3",
+            ),
+            (
+                "[INFO] 3DBall. Step: 12000. Time Elapsed: 30.1 s. Mean Reward: 1.2. Std of Reward: 0.7.",
+                "Step=12000 Elapsed=30.1 Mean Reward=1.2 Reward=0.7",
+            ),
         ] {
             assert_eq!(read(line), expected, "{line}");
         }
@@ -802,6 +847,8 @@ mod tests {
             "{'a': 'text', 'b': None}",
             "| a | b | c",
             "--- 3 ---",
+            "12:00:00 - src/train.py:12 - INFO - module:3 started",
+            "Evaluation over all episodes: done",
         ] {
             assert_eq!(read(line), "", "{line}");
         }

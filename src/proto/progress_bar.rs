@@ -1,8 +1,9 @@
-//! Progress bars in the output of programs: tqdm's, rich's and Lightning's. Pure.
+//! Progress bars in the output of programs: tqdm's, rich's, Lightning's and Keras'. Pure.
 //!
 //! Invariants:
 //! - BAR-1: any text is read in time that grows with its length, and gives a bar only in one of these forms:
-//!   `n/total [elapsed<left, rate]`, `nunit [elapsed, rate]`, `n/total elapsed • left rate`.
+//!   `n/total [elapsed<left, rate]`, `nunit [elapsed, rate]`, `n/total elapsed • left rate`, `━━━ 45% left`,
+//!   `n/total ━━━ left time/unit`.
 
 use rankdeck_types::meaning::{Meaning, Meanings};
 use rankdeck_types::words;
@@ -51,6 +52,7 @@ impl ShownProgress {
         let done = words::count(self.done);
         match self.unit.as_str() {
             "" => format!("{done}{total}"),
+            "%" => format!("{done}%"),
             // Counts of the program itself, by their names.
             unit if Meaning::with_key(unit).is_some_and(Meaning::is_count) => format!("{unit} {done}{total}"),
             unit => format!("{done}{total} {unit}"),
@@ -116,7 +118,12 @@ pub struct Bar<'a> {
 /// Returns the bar in a line of output without escape sequences.
 pub fn parse(line: &str) -> Option<Bar<'_>> {
     let mut places = line.match_indices('[').take(PLACES);
-    places.find_map(|(open, _)| bracketed(line, open)).or_else(|| dotted(line))
+    places.find_map(|(open, _)| bracketed(line, open)).or_else(|| dotted(line)).or_else(|| drawn(line))
+}
+
+/// Returns whether a line may have a bar: most have none.
+pub fn may_be(line: &str) -> bool {
+    line.contains(['[', '•', LINE])
 }
 
 /// `n/total [elapsed<left, rate, values]`, and the same without a total.
@@ -157,6 +164,40 @@ fn dotted(line: &str) -> Option<Bar<'_>> {
     let (speed, values) = rest.split_once(' ').unwrap_or((rest, ""));
     let (speed, values) = if speed.contains('/') { (speed, values) } else { ("", rest) };
     finish(Amount::at_end(head.trim_end(), true)?, elapsed_s, left, speed, values)
+}
+
+/// Of such signs, rich and Keras draw a bar.
+const LINE: char = '━';
+const DRAWN: [char; 3] = [LINE, '╸', '╺'];
+/// Shortest bar, signs.
+const SIGNS: usize = 5;
+
+/// `label ━━━━━ 45% left` of rich's default, `n/total ━━━━━ left time/unit - values` of Keras. Where a bar is shorter,
+/// its signs may mean something else.
+fn drawn(line: &str) -> Option<Bar<'_>> {
+    let at = line.find(DRAWN)?;
+    let (head, rest) = line.split_at(at);
+    let after = rest.trim_start_matches(DRAWN);
+    if rest.chars().take_while(|sign| DRAWN.contains(sign)).count() < SIGNS {
+        return None;
+    }
+    let after = after.trim_start();
+    let (first, rest) = after.split_once(' ').unwrap_or((after, ""));
+    if let Some(share) = first.strip_suffix('%') {
+        let done = share.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share))?;
+        let (eta_s, _) = clock_or_none(rest.trim_start())?;
+        let (done, label) = (done.round() as u64, label(head).to_owned());
+        let progress =
+            ShownProgress { done, total: Some(100), unit: "%".to_owned(), per_s: None, eta_s, label };
+        return Some(Bar { progress: progress.checked(), elapsed_s: 0.0, values: "" });
+    }
+    let (speed, values) = rest.trim_start().split_once(' ').unwrap_or((rest.trim_start(), ""));
+    let is_time =
+        first.strip_suffix('s').is_some_and(|time| time.parse::<f64>().is_ok()) || clock(first).is_some();
+    if !is_time || rate(speed, None).0.is_none() {
+        return None;
+    }
+    finish(Amount::at_end(head.trim_end(), true)?, 0.0, None, speed, values)
 }
 
 fn finish<'a>(
@@ -275,7 +316,7 @@ fn scaled(text: &str) -> Option<(u64, Option<char>)> {
     (number <= AMOUNT).then_some((number.round() as u64, letter))
 }
 
-/// `4.40it/s` or `2.3s/it`: amount per second, and the unit. `scale`: the count has a scale.
+/// `4.40it/s`, `2.3s/it` or `200ms/step`: amount per second, and the unit. `scale`: the count has a scale.
 fn rate(text: &str, scale: Option<char>) -> (Option<f64>, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',' | '?')).unwrap_or(text.len());
     let number = text[..end].replace(',', "").parse::<f64>().ok().filter(|number| number.is_finite());
@@ -292,8 +333,10 @@ fn rate(text: &str, scale: Option<char>) -> (Option<f64>, &str) {
             false => (number, unit),
         };
     }
-    match unit.strip_prefix("s/") {
-        Some(unit) => (number.filter(|number| *number > 0.0).map(|number| 1.0 / number), unit),
+    let times = [("s/", 1.0), ("ms/", 1e3), ("us/", 1e6)];
+    let timed = times.iter().find_map(|(time, parts)| Some((unit.strip_prefix(time)?, parts)));
+    match timed {
+        Some((unit, parts)) => (number.filter(|number| *number > 0.0).map(|number| parts / number), unit),
         None => (None, ""),
     }
 }
@@ -424,12 +467,19 @@ mod tests {
                 bar(45, Some(100), "it", Some(12.0), "Epoch 0/9"),
             ),
             ("20/1800 [00:08<09:30]", bar(20, Some(1800), "", Some(570.0), "")),
+            ("Training... ━━━━━━━━╸━━━━━━━  45% 0:00:12", bar(45, Some(100), "%", Some(12.0), "Training...")),
+            ("Working... ━━━━━━━━━━━━━━━━   0% -:--:--", bar(0, Some(100), "%", None, "Working...")),
+            (
+                "10/32 ━━━━━━━━━━━━━━━━━━━━ 4s 200ms/step - accuracy: 0.9 - loss: 0.3",
+                bar(10, Some(32), "step", Some(4.4), ""),
+            ),
         ] {
             assert_eq!(shown(line), expected, "{line}");
         }
         let values = |line| parse(line).map(|bar| bar.values);
         assert_eq!(values("1/2 [00:01<00:01, 1it/s, a=1, b=2]"), Some("a=1, b=2"));
         assert_eq!(values("1/2 0:00:10 • 0:00:12 4.40it/s a: 1"), Some("a: 1"));
+        assert_eq!(values("1/2 ━━━━━━━━ 4s 20ms/step - loss: 0.3"), Some("- loss: 0.3"));
         let slow = parse("1/2 [00:04<00:04, 4s/it]").unwrap();
         assert_eq!(slow.progress.per_s, Some(0.25));
     }
@@ -445,6 +495,10 @@ mod tests {
             "11/10 [00:01<00:01, 1it/s]",
             "1/0 [00:01<00:01, 1it/s]",
             "a • b",
+            "━━━━━━━━━━━━━━━━━━━━",
+            "━━━ 45% 0:00:12",
+            "━━━━━━━━ results ━━━━━━━━",
+            "2/3 ━━━━━━━━ 4s later",
             "1/2 [00:01<",
             "1/2 [:<:]",
             "é/2 [00:01<00:01]",
@@ -486,6 +540,8 @@ mod tests {
         let progress = parse("20/1800 [00:08<09:30, 2it/s]").unwrap().progress;
         assert_eq!((progress.amount().as_str(), progress.share()), ("20 of 1,800 it", Some(20.0 / 1800.0)));
         assert_eq!((progress.eta_after(70.0), progress.eta_after(1e9)), (Some(500.0), Some(0.0)));
+        let share = parse("Training ━━━━━━━━ 45% 0:00:12").unwrap().progress;
+        assert_eq!((share.amount().as_str(), share.share()), ("45%", Some(0.45)));
         let odd =
             ShownProgress { eta_s: Some(f64::NAN), per_s: Some(-1.0), label: "x".repeat(99), ..progress };
         let checked = odd.checked();

@@ -74,12 +74,10 @@ impl Exit {
     /// error of a program that did not start is in its description.
     pub fn message<'a>(&self, own: &'a str, output: &'a [String]) -> &'a str {
         match self {
-            Exit::Code { .. } if own.is_empty() => output
-                .iter()
-                .rev()
-                .map(String::as_str)
-                .find(|line| !line.trim().is_empty())
-                .unwrap_or_default(),
+            Exit::Code { .. } if own.is_empty() => {
+                let lines = || output.iter().rev().map(String::as_str).filter(|line| !line.trim().is_empty());
+                lines().find(|line| !is_epilogue(line)).or_else(|| lines().next()).unwrap_or_default()
+            }
             Exit::Code { .. } => own,
             Exit::Signal { .. } if self.is_crash() => own,
             Exit::Signal { .. } | Exit::NotStarted { .. } => "",
@@ -139,6 +137,24 @@ impl Exit {
     }
 }
 
+/// Returns whether a line is what libraries write as an interpreter exits: the program's own last words are above it.
+pub fn is_epilogue(line: &str) -> bool {
+    const WORDS: [&str; 5] =
+        ["destroy_process_group", "resource_tracker", "warnings.warn", "Exception ignored", "leaked "];
+    let line = without_rank(line);
+    // The summary of W&B, and PyTorch's warnings: `[W1123 00:49:23.1 ProcessGroup.cpp:9]`.
+    let is_summary = line.starts_with("wandb:") && !line.contains("ERROR");
+    let is_written_at_exit = WORDS.iter().any(|word| line.contains(word));
+    line.trim().is_empty() || line.starts_with("[W") || is_summary || is_written_at_exit
+}
+
+/// A line without the name of its rank, which PyTorch puts before its warnings and each line of a traceback.
+fn without_rank(line: &str) -> &str {
+    let named = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
+    let is_number = |rank: &str| !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+    named.filter(|(rank, _)| is_number(rank)).map_or(line, |(_, rest)| rest.trim_start())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +180,24 @@ mod tests {
             (signal(SIGABRT).message("", &output), signal(SIGABRT).message("own", &output)),
             ("", "own")
         );
+    }
+
+    /// `sys.exit("no data")` in a program with a process group or W&B.
+    #[test]
+    fn last_words_are_above_what_libraries_write_at_exit() {
+        let code = Exit::Code { code: 1 };
+        for after in [
+            "[rank0]:[W1123 00:49:23.1 ProcessGroupNCCL.cpp:9] Warning: x",
+            "[W1123 00:49:23.1 ProcessGroup.cpp:9] x",
+            "wandb: Find logs at: wandb/run-1",
+            "resource_tracker: There appear to be 1 leaked semaphore objects",
+        ] {
+            let output = ["step 7", "no data", after, ""].map(str::to_owned);
+            assert_eq!(code.message("", &output), "no data", "{after}");
+            assert_eq!(code.message("", &output[2..]), after, "there is nothing else");
+        }
+        let output = ["step 7", "wandb: ERROR no network"].map(str::to_owned);
+        assert_eq!(code.message("", &output), output[1]);
     }
 
     #[test]

@@ -62,7 +62,8 @@ keys! {
         /// it as `RANKDECK_SEED` and as `{run.seed}` in `launch.command` and `launch.env`.
         #[serde(default)]
         seed: u64 = 0,
-        /// Environment steps over all ranks after which the run ends; 0: no limit.
+        /// Environment steps over all ranks after which the built-in trainer ends; 0: no limit. Your own
+        /// program gets it as `{run.total_steps}`, and progress is shown against it.
         #[serde(default)]
         total_steps: u64 = 0,
         /// Note to show in `rankdeck ps`.
@@ -94,8 +95,9 @@ keys! {
         /// and empty in a generation that starts from scratch.
         resume: Vec<String> [Texts("words")] => "none",
         /// Patterns of checkpoints that are not named `*.pt`, `*.pth`, `*.ckpt`, `*.zip`, `*.safetensors`,
-        /// `checkpoint-*/` and directories of `*.distcp`: `out/*.bin`, relative to the directory in which
-        /// ranks run. Without `/` they match any name.
+        /// `*.cleanrl_model`, `checkpoint-*/`, `checkpoint_N/`, `global_stepN/`, `*.ckpt/` and directories of
+        /// `*.distcp`: `out/*.bin`, relative to the directory in which ranks run, or `/scratch/out/*.bin`. Without
+        /// `/` they match any name.
         checkpoints: Vec<String> [Texts("patterns")] => "none",
         /// Maximum size of the checkpoint files to copy between hosts before a generation resumes, in GB.
         /// Above it, a prompt asks first; without an answer within 10 minutes, the generation does not start.

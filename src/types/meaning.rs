@@ -133,6 +133,21 @@ const TABLE: &[(&str, Meaning)] = &[
     ("ep_ret", Meaning::Return),
     ("epret", Meaning::Return),
     ("averageepret", Meaning::Return),
+    // OpenAI's baselines, TF-Agents, Dopamine, rlkit, Tianshou since 1.0, ML-Agents, DreamerV3, verl.
+    ("eprewmean", Meaning::Return),
+    ("averagereturn", Meaning::Return),
+    ("averagereturns", Meaning::Return),
+    ("average_returns", Meaning::Return),
+    ("returns_mean", Meaning::Return),
+    ("returns_stat/mean", Meaning::Return),
+    ("cumulative_reward", Meaning::Return),
+    ("episode/score", Meaning::Return),
+    ("rewards/mean", Meaning::Return),
+    ("score/mean", Meaning::Return),
+    ("average_score", Meaning::Return),
+    ("avg_score", Meaning::Return),
+    ("mean_score", Meaning::Return),
+    ("episode_score", Meaning::Return),
     // TRL's PPO.
     ("rlhf_reward", Meaning::Return),
     ("return", Meaning::Return),
@@ -153,6 +168,13 @@ const TABLE: &[(&str, Meaning)] = &[
     ("ep_length", Meaning::Length),
     ("ep_len", Meaning::Length),
     ("eplen", Meaning::Length),
+    ("eplenmean", Meaning::Length),
+    ("averageepisodelength", Meaning::Length),
+    ("lens_stat/mean", Meaning::Length),
+    ("episode/length", Meaning::Length),
+    // Sample Factory, skrl.
+    ("len/len", Meaning::Length),
+    ("episode/total_timesteps_(mean)", Meaning::Length),
     ("env_step", Meaning::Step),
     ("env_steps", Meaning::Step),
     ("total_env_steps", Meaning::Step),
@@ -170,6 +192,13 @@ const TABLE: &[(&str, Meaning)] = &[
     ("timestep", Meaning::Step),
     ("timesteps", Meaning::Step),
     ("time_step", Meaning::Step),
+    // Spinning Up, TF-Agents, OpenAI's baselines, rlpyt, and the code of TD3's authors.
+    ("totalenvinteracts", Meaning::Step),
+    ("environmentsteps", Meaning::Step),
+    ("environment_steps", Meaning::Step),
+    ("timestepssofar", Meaning::Step),
+    ("cumsteps", Meaning::Step),
+    ("total_t", Meaning::Step),
     ("step", Meaning::Step),
     ("steps", Meaning::Step),
     ("train_iter", Meaning::Iteration),
@@ -188,6 +217,8 @@ const TABLE: &[(&str, Meaning)] = &[
     ("steps_per_second", Meaning::StepsPerSecond),
     ("steps_per_s", Meaning::StepsPerSecond),
     ("steps/s", Meaning::StepsPerSecond),
+    ("steps_per_sec", Meaning::StepsPerSecond),
+    ("stepspersecond", Meaning::StepsPerSecond),
     ("env_steps_per_second", Meaning::StepsPerSecond),
     ("env_steps_per_sec", Meaning::StepsPerSecond),
     ("avg_envstep_per_sec", Meaning::StepsPerSecond),
@@ -208,6 +239,10 @@ const TABLE: &[(&str, Meaning)] = &[
     ("policy_gradient_loss", Meaning::PolicyLoss),
     ("pg_loss", Meaning::PolicyLoss),
     ("actor_loss", Meaning::PolicyLoss),
+    // Spinning Up.
+    ("losspi", Meaning::PolicyLoss),
+    ("lossv", Meaning::ValueLoss),
+    ("lossq", Meaning::ValueLoss),
     ("loss/policy_avg", Meaning::PolicyLoss),
     ("loss/policy", Meaning::PolicyLoss),
     ("value_loss", Meaning::ValueLoss),
@@ -271,7 +306,7 @@ fn find(name: &str) -> Option<(usize, Meaning)> {
     let candidates = index().get(bare).map_or(&[][..], Vec::as_slice);
     let found = candidates.iter().find(|candidate| is_in(candidate.part));
     let found = found.map(|candidate| (candidate.place, candidate.meaning));
-    let (place, meaning) = found.or_else(|| by_ending(bare))?;
+    let (place, meaning) = found.or_else(|| by_ending(bare)).or_else(|| of_training(bare))?;
     match (in_group, meaning) {
         (false, meaning) => Some((place, meaning)),
         (true, Meaning::Return) => Some((place, Meaning::EvalReturn)),
@@ -290,6 +325,13 @@ fn by_ending(last: &str) -> Option<(usize, Meaning)> {
         _ => return None,
     };
     Some((TABLE.len(), meaning))
+}
+
+/// `train_return`: the name behind the word. Counts of training are others than those of the run: `train_steps`.
+fn of_training(last: &str) -> Option<(usize, Meaning)> {
+    let name = last.strip_prefix("train_").or_else(|| last.strip_prefix("training_"))?;
+    let mut rows = index().get(name)?.iter().filter(|row| row.part.is_empty());
+    rows.next().filter(|row| row.meaning.is_result()).map(|row| (TABLE.len(), row.meaning))
 }
 
 fn ends_with_part(group: &str, part: &str) -> bool {
@@ -459,6 +501,31 @@ mod tests {
             ("Mean reward", Meaning::Return),
             ("collector_step/reward_mean", Meaning::Return),
             ("EpRet", Meaning::Return),
+            ("eprewmean", Meaning::Return),
+            ("Metrics/AverageReturn", Meaning::Return),
+            ("Train/AverageReturns", Meaning::Return),
+            ("exploration/Returns Mean", Meaning::Return),
+            ("train/returns_stat/mean", Meaning::Return),
+            ("Environment/Cumulative Reward", Meaning::Return),
+            ("episode/score", Meaning::Return),
+            ("critic/score/mean", Meaning::Return),
+            ("critic/rewards/mean", Meaning::Return),
+            ("Average Score", Meaning::Return),
+            ("reward/reward", Meaning::Return),
+            ("train_return", Meaning::Return),
+            ("training_episode_reward", Meaning::Return),
+            ("train_policy_loss", Meaning::PolicyLoss),
+            ("evaluation/Average Returns", Meaning::EvalReturn),
+            ("test/returns_stat/mean", Meaning::EvalReturn),
+            ("eval/Metrics/AverageReturn", Meaning::EvalReturn),
+            ("test/lens_stat/mean", Meaning::EvalLength),
+            ("Episode / Total timesteps (mean)", Meaning::Length),
+            ("Environment/Episode Length", Meaning::Length),
+            ("episode/length", Meaning::Length),
+            ("len/len", Meaning::Length),
+            ("TotalEnvInteracts", Meaning::Step),
+            ("Total T", Meaning::Step),
+            ("Metrics/EnvironmentSteps", Meaning::Step),
             ("charts/eval_return", Meaning::EvalReturn),
             ("eval/mean_reward", Meaning::EvalReturn),
             ("evaluator_step/reward_mean", Meaning::EvalReturn),
@@ -504,6 +571,12 @@ mod tests {
             "batch_size",
             "/",
             "evaluator/envstep_count",
+            "train_steps",
+            "train_batch_size",
+            "train_",
+            "prompt_length/mean",
+            "rewards/accuracy_reward/mean",
+            "score",
             &"step".repeat(40),
         ] {
             assert_eq!(of(name), None, "{name}");

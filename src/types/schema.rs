@@ -546,7 +546,7 @@ fn name(text: &str) -> Result<(), Refusal> {
     if let Some(bad) = text.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.".contains(*c))) {
         // `node[01-04]`, as Slurm writes several.
         let hint = if bad == '[' { "list each name separately, not as a range" } else { hint };
-        return refuse(format!("contains the character `{}`", bad.escape_default()), hint);
+        return refuse(format!("contains the character `{}`", bad.escape_debug()), hint);
     }
     if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return refuse("does not start with a letter or digit", hint);
@@ -589,7 +589,7 @@ fn address(text: &str) -> Result<(), Refusal> {
         text.chars().find(|c| c.is_whitespace() || c.is_control() || "/\\\"'`$;&|<>(){}".contains(*c))
     {
         return refuse(
-            format!("contains the character `{}`", bad.escape_default()),
+            format!("contains the character `{}`", bad.escape_debug()),
             "use a host name, an IP address or an alias of `~/.ssh/config`",
         );
     }
@@ -615,7 +615,7 @@ fn user(text: &str) -> Result<(), Refusal> {
     let bad = |c: &char| c.is_whitespace() || c.is_control() || ":/\"'`$;&|<>".contains(*c);
     match text.chars().find(bad) {
         Some(bad) => {
-            refuse(format!("contains the character `{}`", bad.escape_default()), "use only the login name")
+            refuse(format!("contains the character `{}`", bad.escape_debug()), "use only the login name")
         }
         None if text.starts_with(['-', '@']) || text.ends_with(['@', '\\']) => {
             refuse("starts with `-`, or has nothing before or after `@`", "use only the login name")
@@ -644,7 +644,7 @@ fn jump(text: &str) -> Result<(), Refusal> {
         }
         // Hints show it as a command to type, and `ssh` may hand it to a shell.
         if let Some(bad) = hop.chars().find(|c| "\\\"'`$;&|<>(){}!*?#~".contains(*c)) {
-            return refuse(format!("contains the character `{}`", bad.escape_default()), hint);
+            return refuse(format!("contains the character `{}`", bad.escape_debug()), hint);
         }
         if hop.starts_with('-') || hop.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return refuse("has a hop with a space or a leading `-`", hint);
@@ -670,7 +670,7 @@ fn interface(text: &str) -> Result<(), Refusal> {
     plain(text)?;
     match text.chars().find(|c| c.is_whitespace() || c.is_control() || *c == '/') {
         Some(bad) => refuse(
-            format!("contains the character `{}`", bad.escape_default()),
+            format!("contains the character `{}`", bad.escape_debug()),
             "list the interfaces of a host with `ip -brief address`",
         ),
         None => Ok(()),
@@ -736,6 +736,8 @@ mod tests {
         for bad in ["", ".", "..", "-a", "a/b", "a b", "é", &"x".repeat(65)] {
             assert!(name(bad).is_err(), "{bad}");
         }
+        let why = |text: &str| name(text).unwrap_err().0;
+        assert!(why("läufer").contains("`ä`") && why("a\u{202e}").contains("\\u{202e}"), "{}", why("läufer"));
     }
 
     #[test]

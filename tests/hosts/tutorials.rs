@@ -63,6 +63,28 @@ fn tutorial(command: &str) -> Step {
     }
 }
 
+/// What a test does with a command of the tutorials for a script, where the document has the built-in trainer.
+fn scripted(command: &str) -> Step {
+    const FILE: (&str, &str) = ("ppo.toml", "train.toml");
+    const SCRIPTS: (&str, &str) = ("ppo-2026", "{script}");
+    match command {
+        "rankdeck init gpu-a gpu-b train.py" | "rankdeck run train.toml" | "rankdeck queue" => Runs(&[], ""),
+        // `best` is a checkpoint of the trainer.
+        "rankdeck run ppo.toml --from ppo-2026:best" => Runs(&[FILE, (":best", ""), SCRIPTS], ""),
+        "rankdeck run ppo.toml --continue" => Runs(&[FILE], ""),
+        "rankdeck run ppo.toml --seeds 1..5 --sweep learn.learning_rate=1e-4,3e-4" => {
+            Runs(&[FILE, ("1..5", "1..2"), ("learn.learning_rate", "args.lr")], "")
+        }
+        "rankdeck queue sweep-ppo-2026 --resume" => Runs(&[("sweep-ppo-2026", "{sweep}")], ""),
+        "rankdeck fetch ppo-2026" => Runs(&[SCRIPTS], ""),
+        "rankdeck fetch ppo-2026 '*.safetensors'" => Runs(&[SCRIPTS, ("*.safetensors", "*.json")], ""),
+        "rankdeck eval ppo-2026:best --episodes 100" | "rankdeck export ppo-2026:best" => {
+            Skipped("refused for scripts; tests/runs/promises.rs")
+        }
+        _ => Skipped("commands_of_the_tutorials_run has it"),
+    }
+}
+
 fn readme(command: &str) -> Step {
     match command {
         "cargo install --locked --path ." | "make demo" => Skipped("builds rankdeck"),
@@ -119,12 +141,14 @@ import json, os, sys, time
 import rankdeck
 
 start, path, rank = 0, os.environ.get('RANKDECK_RESUME'), int(os.environ.get('RANK', 0))
+seed = int(os.environ.get('RANKDECK_SEED', 0))
+rate = sum(float(word[5:]) for word in sys.argv if word.startswith('--lr='))
 if path:
     start = json.load(open(path))['step']
 for step in range(start + 1, start + int(os.environ.get('STEPS', 20)) + 1):
     time.sleep(0.05)
-    print(f'step: {step} loss={1 / step}', flush=True)
-    rankdeck.report(env_step=step, loss=1 / step)
+    print(f'step: {step} loss={1 / step + seed + rate}', flush=True)
+    rankdeck.report(env_step=step, loss=1 / step + seed + rate)
     if rank == 0 and step % 5 == 0:
         json.dump({'step': step}, open('last.tmp', 'w'))
         os.replace('last.tmp', 'last.json')
@@ -231,8 +255,15 @@ impl Workplace {
                 self.start_long_run();
             }
             let line = replaced.iter().fold(command.clone(), |line, (from, to)| line.replace(from, to));
-            let line = line.replace("{run}", &self.newest("ppo-")).replace("{sweep}", &self.newest("sweep-"));
+            let names = [("{run}", "ppo-"), ("{sweep}", "sweep-"), ("{script}", "train-")];
+            let line = names.iter().fold(line, |line, (word, begin)| line.replace(word, &self.newest(begin)));
             self.succeeds(&format!("{line}{more}"));
+            if line.starts_with("rankdeck run train.toml --from") || line.ends_with("train.toml --continue") {
+                self.has_resumed();
+            }
+            if line.starts_with("rankdeck fetch train-") {
+                self.has_fetched();
+            }
             if command.starts_with("rankdeck restart --code new") {
                 self.shows_new_code();
             }
@@ -242,6 +273,30 @@ impl Workplace {
             wait_until("agents end", 60, || !self.bed.processes(node).contains("rankdeck"));
         }
         println!("{document}: {} commands run, {} skipped", counted[0], counted[1]);
+    }
+
+    /// The newest run of the script has resumed on both hosts, which have disks of their own.
+    fn has_resumed(&self) {
+        let run = self.newest("train-");
+        for rank in 0..2 {
+            let log = self.succeeds(&format!("rankdeck logs {run} --rank {rank}"));
+            assert!(log.contains("step: ") && !log.contains("step: 1 "), "rank {rank} of {run}: {log}");
+        }
+    }
+
+    /// What the newest run of the script has saved is on this machine.
+    fn has_fetched(&self) {
+        let run = self.newest("train-");
+        let mut open = vec![self.folder.join("runs").join(&run).join("hosts")];
+        while let Some(folder) = open.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_name() == "last.json" {
+                    return;
+                }
+                open.push(entry.path());
+            }
+        }
+        panic!("{run}: last.json was not fetched");
     }
 
     /// A change of the script reaches the next generation by `--code new` only, on every host.
@@ -275,6 +330,12 @@ impl Workplace {
 fn commands_of_the_tutorials_run() {
     let Some(place) = Workplace::start() else { return };
     place.follow("docs/tutorials.md", tutorial, "rankdeck restart");
+}
+
+#[test]
+fn commands_of_the_tutorials_run_with_a_script() {
+    let Some(place) = Workplace::start() else { return };
+    place.follow("docs/tutorials.md", scripted, "");
 }
 
 #[test]

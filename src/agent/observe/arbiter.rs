@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const TAKEOVER: Duration = Duration::from_secs(30);
 /// How long evaluations are held until their name is decided.
 const DECISION: Duration = Duration::from_secs(5);
+/// How long a program may run without any value before that is reported.
+const ABSENCE: Duration = Duration::from_secs(120);
 /// Most evaluations that are held.
 const HELD: usize = 1024;
 /// Most series whose source is known.
@@ -181,12 +183,20 @@ pub(crate) struct Arbiter {
     /// When the first undeclared value arrived.
     found_at: Option<Instant>,
     is_summarized: bool,
+    /// When the program gave its first sign.
+    begun: Option<Instant>,
+    is_absence_reported: bool,
 }
 
 impl Arbiter {
     /// Returns the arbiter of a generation.
     pub fn new(meanings: Meanings) -> Arbiter {
         Arbiter { meanings, ..Arbiter::default() }
+    }
+
+    /// The program runs: it has printed or reported something.
+    pub fn has_sign(&mut self, now: Instant) {
+        self.begun.get_or_insert(now);
     }
 
     /// Takes in what rank 0 reports itself.
@@ -273,8 +283,12 @@ impl Arbiter {
         self.owns_key(SeriesKey::Meaning(meaning), name, source, now);
     }
 
-    /// Describes what was found without a declaration, once, when sources and names are decided or at the end.
+    /// Describes what was found without a declaration, once, when sources and names are decided or at the end; before
+    /// that, once, that nothing was found for long.
     pub fn summary(&mut self, now: Instant, is_end: bool) -> Option<String> {
+        if self.owners.is_empty() {
+            return self.absence(now);
+        }
         let found_at = self.found_at.filter(|_| !self.is_summarized)?;
         let is_open =
             now.saturating_duration_since(found_at) < TAKEOVER || self.evaluations.held_at.is_some();
@@ -306,6 +320,16 @@ impl Arbiter {
             "metrics found: {}; `metrics.names.return = \"NAME\"` selects another name, `metrics.stdout` other output",
             parts.join(", ")
         ))
+    }
+
+    fn absence(&mut self, now: Instant) -> Option<String> {
+        let begun = self.begun.filter(|_| !self.is_absence_reported)?;
+        self.is_absence_reported = now.saturating_duration_since(begun) >= ABSENCE;
+        self.is_absence_reported.then(|| {
+            "no metrics found so far, in the output or in files that the program writes; \
+             `metrics.stdout` reads other output, `rankdeck.report()` reports values"
+                .to_owned()
+        })
     }
 
     fn source(&self, meaning: Meaning) -> Option<SeriesSource> {
@@ -618,6 +642,26 @@ mod tests {
         bench.decided(33);
         let text = bench.arbiter.summary(at(33), false).unwrap();
         assert!(text.contains("eval/mean_reward (event file)"), "{text}");
+    }
+
+    #[test]
+    fn absence_of_metrics_is_reported_once() {
+        let mut bench = Bench::new();
+        let begin = bench.begin;
+        let at = |second: u64| begin + Duration::from_secs(second);
+        assert_eq!(bench.arbiter.summary(at(999), false), None, "it may be importing");
+        bench.arbiter.has_sign(at(0));
+        assert_eq!(bench.arbiter.summary(at(119), true), None, "a short program may have none");
+        let text = bench.arbiter.summary(at(120), false).unwrap();
+        assert!(text.contains("metrics.stdout") && text.contains("rankdeck.report()"), "{text}");
+        assert_eq!(bench.arbiter.summary(at(999), true), None, "once");
+        bench.admit(1000, SeriesSource::Printed, metrics(None, &[("loss", 1.0)]));
+        assert!(bench.arbiter.summary(at(1030), false).unwrap().contains("loss = loss"));
+        let mut reports = Bench::new();
+        let begin = reports.begin;
+        reports.arbiter.has_sign(begin);
+        reports.arbiter.reported(&RankEvent::Eval(Evaluation::default()), begin);
+        assert_eq!(reports.arbiter.summary(begin + ABSENCE, false), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! Owner: one thread looks at descriptors and searches; the last search runs on the thread that verifies the
 //! stop. Invariants:
 //! - CHECKPOINT-1: names alone decide, those of directories included; of an archive (`.zip`), also the name of its
-//!   first entry. No other file is opened.
+//!   first entry.
 //! - CHECKPOINT-2: a search is bounded in time and entries, and the last one reports whether it was complete.
 //! - CHECKPOINT-3: a checkpoint is reported while ranks run once it is not open and has not changed for a while,
 //!   and again only after another change. What a rank reports itself is not reported a second time.
@@ -15,10 +15,13 @@
 //! - CHECKPOINT-5: data sets and downloads do not count as checkpoints: an archive without the layout of one, what lies in a
 //!   cache, and what lies in a directory of data, unless their names are those of checkpoints. What the user's
 //!   patterns name always is one.
+//! - CHECKPOINT-6: what is cut off ([`saved_file`]) is not reported while ranks run, and is marked at the end.
 
 use crate::other_runs;
 use crate::proc::{self, ProcessKey};
+use crate::saved_file;
 use crate::writers::{FileId, WriterLog};
+use rankdeck_proto::files::{CHECKPOINT_ENDINGS, SHARD_ENDING, is_checkpoint_folder};
 use rankdeck_proto::message::{CheckpointFile, StepSource};
 use rankdeck_proto::regular;
 use rankdeck_types::ids::WallTime;
@@ -32,12 +35,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Endings of checkpoints.
-const ENDINGS: [&str; 5] = ["pt", "pth", "ckpt", "zip", "safetensors"];
-/// Ending of files whose directory is one checkpoint (torch.distributed.checkpoint).
-const SHARD: &str = "distcp";
-/// Beginning of the name of a directory that is one checkpoint.
-const FOLDER: &str = "checkpoint-";
 /// Endings of files that are not complete, whatever comes before.
 const PARTIAL: [&str; 4] = ["tmp", "temp", "part", "partial"];
 /// Directories of data sets and downloads, in lower case.
@@ -114,7 +111,7 @@ const SKIPPED: [&str; 4] = ["__pycache__", "node_modules", "site-packages", "dis
 struct CheckpointNames {
     /// The directory of the ranks.
     folder: PathBuf,
-    /// Patterns below it, of the user.
+    /// Patterns of the user, below it or of whole paths.
     patterns: Arc<[String]>,
 }
 
@@ -125,7 +122,8 @@ impl CheckpointNames {
         let mut parts = name.split('.').skip(1);
         self.fits(path)
             || self.is_in_own_folder(path)
-            || (parts.any(|part| part == SHARD || ENDINGS.contains(&part)) || self.artifact(path) != path)
+            || (parts.any(|part| part == SHARD_ENDING || CHECKPOINT_ENDINGS.contains(&part))
+                || self.artifact(path) != path)
                 && !self.is_data(path)
     }
 
@@ -162,7 +160,7 @@ impl CheckpointNames {
             Ok(below) => (names(below), names(below)),
             Err(_) => (names(path), names(path).into_iter().next_back().into_iter().collect()),
         };
-        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD_ENDING);
         let is_of_data = |folder: &String| DATA.contains(&folder.as_str());
         is_download(&folders)
             || !is_shard && of_data.iter().any(is_of_data) && !is_worded(&self.artifact(path))
@@ -171,23 +169,39 @@ impl CheckpointNames {
     /// A pattern of the user fits the path.
     fn fits(&self, path: &Path) -> bool {
         let below = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
-        below.filter(|below| !below.is_empty()).is_some_and(|below| {
-            self.patterns.iter().any(|pattern| path_pattern::fits(pattern.trim_end_matches('/'), below))
+        let below = below.filter(|below| !below.is_empty());
+        self.patterns.iter().any(|pattern| {
+            let text = if pattern.starts_with('/') { path.to_str() } else { below };
+            text.is_some_and(|text| path_pattern::fits(pattern.trim_end_matches('/'), text))
         })
+    }
+
+    /// The directories that absolute patterns name.
+    fn places(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let place = |pattern: &String| {
+            let fixed = pattern.find(['*', '?']).map_or(pattern.as_str(), |star| &pattern[..star]);
+            let (folder, name) = fixed.trim_end_matches('/').rsplit_once('/')?;
+            // A directory, unless its name has an ending.
+            let is_folder = fixed.len() == pattern.len() && !name.contains('.') || fixed.ends_with('/');
+            let folder = if is_folder { fixed } else { folder };
+            (pattern.starts_with('/') && !folder.is_empty()).then(|| PathBuf::from(folder))
+        };
+        self.patterns.iter().filter_map(place)
     }
 
     /// The checkpoint that a file is part of: the outermost directory that is one, or the file itself.
     fn artifact(&self, path: &Path) -> PathBuf {
+        // The ranks' directory is not a checkpoint, whatever its name is and whatever it contains.
+        let is_inside = |folder: &Path| !self.folder.starts_with(folder);
         let is_one = |folder: &&Path| {
-            let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
-            name.starts_with(FOLDER.as_bytes()) || self.fits(folder)
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            is_inside(folder) && is_checkpoint_folder(&name) || self.fits(folder)
         };
         if let Some(folder) = path.ancestors().skip(1).filter(is_one).last() {
             return folder.to_owned();
         }
-        let is_shard = path.extension().is_some_and(|ending| ending == SHARD);
-        // The ranks' directory is not a checkpoint, whatever it contains.
-        let folder = path.parent().filter(|folder| is_shard && !self.folder.starts_with(folder));
+        let is_shard = path.extension().is_some_and(|ending| ending == SHARD_ENDING);
+        let folder = path.parent().filter(|folder| is_shard && is_inside(folder));
         folder.unwrap_or(path).to_owned()
     }
 
@@ -302,8 +316,8 @@ impl CheckpointFiles {
     }
 
     /// A generation starts, with ranks in `folder`. `run_dir` is the run's directory; `hidden`: what ranks write
-    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder`. `writers`:
-    /// the list of what ranks write there.
+    /// is not visible from here, or is reported by themselves. `patterns`: further names, below `folder` or of whole
+    /// paths. `writers`: the list of what ranks write there.
     pub fn begin(
         &self,
         folder: PathBuf,
@@ -314,9 +328,9 @@ impl CheckpointFiles {
     ) {
         let mut state = self.lock();
         let thread = state.thread.take();
-        let folders = BTreeSet::from([folder.clone()]);
         let since = SystemTime::now().checked_sub(TICK);
-        let names = CheckpointNames { folder, patterns: patterns.into() };
+        let names = CheckpointNames { folder: folder.clone(), patterns: patterns.into() };
+        let folders = std::iter::once(folder).chain(names.places()).take(FOLDERS).collect();
         *state =
             FilesState { hidden, since, run_dir, names, folders, writers, thread, ..FilesState::default() };
     }
@@ -470,6 +484,8 @@ impl CheckpointFiles {
         }
         own.sort_by_key(|found| found.modified);
         own.truncate(REPORTED);
+        // CHECKPOINT-6. Its writer may only be slow: it is looked at again.
+        own.retain(|found| !saved_file::is_cut_off(&found.path));
         let mut state = self.lock();
         for found in &own {
             if state.recorded.len() >= FILES && !state.recorded.contains_key(&found.path) {
@@ -514,8 +530,15 @@ impl CheckpointFiles {
         }
         files.sort_by_key(|found| found.modified);
         let from = files.len().saturating_sub(REPORTED);
-        let (newest, state) = (files.split_off(from), self.lock());
-        Some((newest.iter().map(|found| state.file(found, is_seen(found))).collect(), complete))
+        let newest = files.split_off(from);
+        // CHECKPOINT-6.
+        let cut_off: Vec<bool> = newest.iter().map(|found| saved_file::is_cut_off(&found.path)).collect();
+        let state = self.lock();
+        let file = |(found, is_cut_off): (&FoundCheckpoint, bool)| CheckpointFile {
+            is_cut_off,
+            ..state.file(found, is_seen(found))
+        };
+        Some((newest.iter().zip(cut_off).map(file).collect(), complete))
     }
 
     fn lock(&self) -> MutexGuard<'_, FilesState> {
@@ -577,6 +600,7 @@ impl FilesState {
             observed,
             env_step,
             step_from,
+            is_cut_off: false,
         }
     }
 }
@@ -815,6 +839,9 @@ mod tests {
             "/w/.m.pth.1",
             "/w/checkpoint-20/optimizer.bin",
             "/w/dcp/__0_0.distcp",
+            "/w/runs/CartPole-v1__dqn__1/dqn.cleanrl_model",
+            "/w/checkpoint_000010/algorithm_state.pkl",
+            "/w/global_step100/latest",
         ] {
             assert!(named(path), "{path}");
         }
@@ -823,6 +850,19 @@ mod tests {
         }
         let of = |path: &str| names.artifact(Path::new(path)).display().to_string();
         assert_eq!(of("/w/checkpoint-20/a/b.pt"), "/w/checkpoint-20");
+        for (path, artifact) in [
+            ("/w/ray/checkpoint_000010/policies/p/state.pkl", "/w/ray/checkpoint_000010"),
+            ("/w/global_step100/mp_rank_00_model_states.pt", "/w/global_step100"),
+            ("/w/v/global_step_20/actor/model_world_size_2_rank_0.pt", "/w/v/global_step_20"),
+            ("/w/last.ckpt/meta.pt", "/w/last.ckpt"),
+            ("/w/last.ckpt/__0_0.distcp", "/w/last.ckpt"),
+            ("/w/checkpoint-20/global_step20/a.pt", "/w/checkpoint-20"),
+        ] {
+            assert_eq!(of(path), artifact);
+        }
+        let inside = CheckpointNames { folder: "/d/checkpoint-20/w".into(), patterns: Arc::default() };
+        let path = Path::new("/d/checkpoint-20/w/a.pt");
+        assert_eq!(inside.artifact(path), path, "the ranks work below a checkpoint");
         assert_eq!(of("/w/a.pt"), "/w/a.pt");
         assert_eq!(of("/w/dcp/__0_0.distcp"), "/w/dcp");
         assert_eq!(of("/w/__0_0.distcp"), "/w/__0_0.distcp", "never the directory of the ranks");
@@ -1015,6 +1055,60 @@ mod tests {
         other.0.wait().unwrap();
         search_now(&files);
         assert_eq!(recorded(&files, made.path(), 9), ["b.pt"]);
+    }
+
+    #[test]
+    fn checkpoint_6_cut_off_file_is_marked_at_the_end_only() {
+        let made = tempfile::tempdir().unwrap();
+        let files = begun(made.path());
+        write(made.path().join("whole.pt"), b"PK\x03\x04PK\x05\x06").unwrap();
+        write(made.path().join("cut.pt"), b"PK\x03\x04weights").unwrap();
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["whole.pt"]);
+        write(made.path().join("cut.pt"), b"PK\x03\x04weightsPK\x05\x06").unwrap();
+        search_now(&files);
+        assert_eq!(recorded(&files, made.path(), 9), ["cut.pt"], "its writer was slow");
+        write(made.path().join("cut.pt"), b"PK\x03\x04").unwrap();
+        let (found, _) = files.find().unwrap();
+        let mut marked: Vec<(String, bool)> =
+            names(&found, made.path()).into_iter().zip(found.iter().map(|file| file.is_cut_off)).collect();
+        marked.sort();
+        assert_eq!(marked, [("cut.pt".to_owned(), true), ("whole.pt".to_owned(), false)]);
+    }
+
+    #[test]
+    fn checkpoint_elsewhere_is_found_by_an_absolute_pattern() {
+        let (made, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |name: &str| format!("{}/{name}", other.path().display());
+        create_dir_all(at("out/step-3")).unwrap();
+        for (pattern, found) in [
+            ("a*.bin", Some("a1.bin")),
+            ("out/step-*/", Some("out/step-3")),
+            ("out/**/model", Some("out/step-3/model")),
+            ("none/*.bin", None),
+        ] {
+            let files = CheckpointFiles::default();
+            files.begin(made.path().into(), made.path().join("runs/own"), false, &[at(pattern)], None);
+            for name in ["a1.bin", "b.bin", "out/step-3/model"] {
+                write(at(name), "x").unwrap();
+            }
+            let paths: Vec<String> = files.find().unwrap().0.into_iter().map(|file| file.path).collect();
+            assert_eq!(paths, found.map(at).into_iter().collect::<Vec<_>>(), "{pattern}");
+        }
+        let names = |pattern: &str| {
+            let names = CheckpointNames { folder: "/w".into(), patterns: Arc::from([pattern.to_owned()]) };
+            names.places().collect::<Vec<_>>()
+        };
+        for (pattern, place) in [
+            ("/s/x/*.pt", "/s/x/"),
+            ("/s/x-*/a", "/s"),
+            ("/s/x/", "/s/x/"),
+            ("/s/x", "/s/x"),
+            ("/s/a.pt", "/s"),
+        ] {
+            assert_eq!(names(pattern), [PathBuf::from(place)], "{pattern}");
+        }
+        assert!(names("x/*.pt").is_empty() && names("/*.pt").is_empty());
     }
 
     fn begun(folder: &Path) -> CheckpointFiles {

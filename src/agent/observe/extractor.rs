@@ -56,6 +56,8 @@ pub(crate) struct MetricExtractor {
     /// The latest step that was recorded.
     recorded_step: Option<u64>,
     budget: LineBudget,
+    /// Unfinished rows whose values have been read.
+    live_rows: Vec<String>,
     row_at: Option<Instant>,
     reported_at: Option<Instant>,
 }
@@ -98,6 +100,7 @@ impl MetricExtractor {
             recorded: None,
             recorded_step: None,
             budget: LineBudget::default(),
+            live_rows: Vec::new(),
             row_at: None,
             reported_at: None,
         }
@@ -113,21 +116,28 @@ impl MetricExtractor {
     /// Reads finished lines.
     pub fn lines(&mut self, lines: &[String], now: Instant) {
         for line in lines {
-            if self.match_patterns(line) || !self.budget.take(now) {
-                continue;
-            }
-            if !self.see_bar(line, now) {
-                self.read_forms(line, now);
+            match self.live_rows.iter().position(|row| row == line) {
+                Some(read) => drop(self.live_rows.remove(read)),
+                None => self.line(line, now),
             }
         }
     }
 
-    /// Reads rows that are not finished: only bars count.
+    /// Reads rows that are not finished: bars, and lines that are written over (`\rEpisode 7 score: 3`). A row that is
+    /// finished as it was gives nothing more.
     pub fn live(&mut self, rows: &[String], now: Instant) {
-        for row in rows {
-            if self.budget.take(now) {
-                self.see_bar(row, now);
-            }
+        for row in rows.iter().filter(|row| !self.live_rows.contains(row)).cloned().collect::<Vec<_>>() {
+            self.line(&row, now);
+        }
+        self.live_rows = rows.to_vec();
+    }
+
+    fn line(&mut self, line: &str, now: Instant) {
+        if self.match_patterns(line) || !self.budget.take(now) {
+            return;
+        }
+        if !self.see_bar(line, now) {
+            self.read_forms(line, now);
         }
     }
 
@@ -158,7 +168,7 @@ impl MetricExtractor {
 
     /// Returns whether the line is a progress bar.
     fn see_bar(&mut self, line: &str, now: Instant) -> bool {
-        if !line.contains(['[', '•']) {
+        if !progress_bar::may_be(line) {
             return false;
         }
         let line = printed::plain(line);
@@ -333,6 +343,23 @@ mod tests {
         let mut extractor = MetricExtractor::new(&Metrics::default());
         read(&mut extractor, lines);
         shown(extractor.due(Instant::now(), true))
+    }
+
+    #[test]
+    fn line_that_is_written_over_gives_its_values_once() {
+        let (mut extractor, now) = (MetricExtractor::new(&Metrics::default()), Instant::now());
+        let row = |episode: u32| format!("Episode {episode}\tAverage Score: {episode}.5");
+        let values = |episode: f64| named(&[("Average Score", episode + 0.5), ("Episode", episode)]);
+        extractor.live(&[row(98)], now);
+        assert_eq!(shown(extractor.due(now, true)).values, values(98.0));
+        extractor.live(&[row(98)], now);
+        assert!(extractor.due(now, true).is_none(), "it stands still");
+        extractor.live(&[row(99)], now);
+        assert_eq!(shown(extractor.due(now, true)).values, values(99.0));
+        read(&mut extractor, &[&row(99)]);
+        assert!(extractor.due(now, true).is_none(), "it is finished as it was");
+        read(&mut extractor, &[&row(99)]);
+        assert_eq!(shown(extractor.due(now, true)).values, values(99.0), "another line");
     }
 
     #[test]

@@ -177,6 +177,8 @@ struct FollowedLog {
     file: FollowedFile,
     kind: LogKind,
     reader: MetricFileReader,
+    /// Its rows are about evaluations.
+    of_evaluations: bool,
 }
 
 /// The values of a step or a row.
@@ -232,7 +234,11 @@ impl MetricFiles {
                 MetricFileReader::Rows(reader) => {
                     let mut rows = Vec::new();
                     let (meanings, kinds, kind) = (&self.sources.meanings, &mut self.kinds, log.kind);
+                    let of_evaluations = log.of_evaluations;
                     let read = reader.read(&file, |mut values| {
+                        if of_evaluations {
+                            values.iter_mut().for_each(|(name, _)| name_evaluation(name, meanings));
+                        }
                         // Without a name: the step.
                         values.retain(|(name, _)| {
                             name.is_empty()
@@ -279,7 +285,7 @@ impl MetricFiles {
             search(folder, DEPTH, self.launched, &mut found);
         }
         for (key, path) in found {
-            self.follow(key, FollowedFile::Named(path), LogKind::Events, 0);
+            self.follow(key, FollowedFile::Named(path), LogKind::Events, 0, false);
         }
     }
 
@@ -295,8 +301,8 @@ impl MetricFiles {
         let root = if elsewhere { program::in_container(root) } else { Some(root) };
         let Some(root) = root else { return };
         for log in open_logs::find(root, |key| self.logs.contains_key(&key), self.launched) {
-            let OpenLog { key, kind, file, slot, begin } = log;
-            self.follow(key, FollowedFile::Held(file, slot), kind, begin);
+            let OpenLog { key, kind, file, slot, begin, of_evaluations } = log;
+            self.follow(key, FollowedFile::Held(file, slot), kind, begin, of_evaluations);
         }
     }
 
@@ -311,11 +317,13 @@ impl MetricFiles {
         let is_known = |key: FileKey| logs.contains_key(&key);
         for log in self.closed.find(root, run_dir, self.launched, now, is_known) {
             let ClosedLog { key, path, kind, begin } = log;
-            self.follow(key, FollowedFile::Named(path), kind, begin);
+            let of_evaluations =
+                kind != LogKind::Mlflow && LogKind::is_of_evaluations(&path.to_string_lossy());
+            self.follow(key, FollowedFile::Named(path), kind, begin, of_evaluations);
         }
     }
 
-    fn follow(&mut self, key: FileKey, file: FollowedFile, kind: LogKind, begin: u64) {
+    fn follow(&mut self, key: FileKey, file: FollowedFile, kind: LogKind, begin: u64, of_evaluations: bool) {
         if self.logs.len() < FILES {
             let reader = match kind {
                 LogKind::Events => MetricFileReader::Events(begin),
@@ -329,7 +337,7 @@ impl MetricFiles {
                     MetricFileReader::Rows(RowReader::of_metric(name.unwrap_or_default(), begin))
                 }
             };
-            self.logs.entry(key).or_insert(FollowedLog { file, kind, reader });
+            self.logs.entry(key).or_insert(FollowedLog { file, kind, reader, of_evaluations });
         }
     }
 
@@ -398,6 +406,14 @@ impl LoggedRow {
     /// The same with what came after it.
     fn then(self, newer: LoggedRow) -> LoggedRow {
         LoggedRow { values: self.values.then(newer.values), counter: newer.counter.or(self.counter) }
+    }
+}
+
+/// Names a value of a file about evaluations: `eval/reward` of `reward`. Its steps are those of training.
+fn name_evaluation(name: &mut String, meanings: &Meanings) {
+    let is_count = meanings.of(name).is_some_and(Meaning::is_count);
+    if !(name.is_empty() || is_count || name.starts_with("eval")) {
+        name.insert_str(0, "eval/");
     }
 }
 
@@ -770,9 +786,9 @@ mod tests {
         let metric = put("mlruns/0/ab/metrics/twice/loss", "1 0.5 7\n");
         let other = put("mlruns/0/ab/metrics/once", "1 2.5 7\n");
         let mut files = MetricFiles::new(MetricSources::default(), SystemTime::UNIX_EPOCH);
-        files.follow((0, 1), FollowedFile::Named(csv), LogKind::Csv, 0);
-        files.follow((0, 2), FollowedFile::Named(metric), LogKind::Mlflow, 0);
-        files.follow((0, 3), FollowedFile::Named(other), LogKind::Mlflow, 0);
+        files.follow((0, 1), FollowedFile::Named(csv), LogKind::Csv, 0, false);
+        files.follow((0, 2), FollowedFile::Named(metric), LogKind::Mlflow, 0, false);
+        files.follow((0, 3), FollowedFile::Named(other), LogKind::Mlflow, 0, false);
         let found: Vec<(String, Option<u64>, Option<f64>)> = poll(&mut files)
             .into_iter()
             .filter_map(|record| match record {
@@ -783,6 +799,22 @@ mod tests {
             })
             .collect();
         assert_eq!(found, [("csv".to_owned(), Some(7), None), ("mlflow".to_owned(), None, Some(7.0))]);
+    }
+
+    /// `train.csv` and `eval.csv` have the same columns.
+    #[test]
+    fn rows_of_an_evaluation_file_are_evaluations() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = MetricFiles::new(MetricSources::default(), SystemTime::UNIX_EPOCH);
+        for (inode, name, value) in [(1, "train.csv", 1.5), (2, "eval.csv", 2.5)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("step,episode_reward\n7,{value}\n")).unwrap();
+            let of_evaluations = LogKind::is_of_evaluations(&path.to_string_lossy());
+            files.follow((0, inode), FollowedFile::Named(path), LogKind::Csv, 0, of_evaluations);
+        }
+        let found: Vec<_> = poll(&mut files).into_iter().map(|record| values_of(Some(record))).collect();
+        let row = |name: &str, value: f64| (Some(7), vec![(name.to_owned(), value)], 0);
+        assert_eq!(found, [row("episode_reward", 1.5), row("eval/episode_reward", 2.5)]);
     }
 
     #[test]

@@ -18,10 +18,12 @@ const PROCESSES: usize = 32;
 /// Most descriptors of a process.
 const DESCRIPTORS: usize = 256;
 /// Names of files with rows of values, without their endings.
-const ROWS: [&str; 11] = [
+const ROWS: [&str; 16] = [
     "progress", "metrics", "scalars", "result", "results", "log", "logs", "train", "training", "history",
-    "stats",
+    "stats", "scores", "episodes", "losses", "rewards", "returns",
 ];
+/// Names of files with the values of evaluations, next to one with those of training.
+const EVALUATIONS: [&str; 6] = ["eval", "evals", "evaluation", "evaluations", "eval_log", "eval_results"];
 
 /// Device and inode of a file.
 pub(super) type FileKey = (u64, u64);
@@ -53,13 +55,21 @@ impl LogKind {
             return Some(LogKind::Wandb);
         }
         let stem = stem.to_ascii_lowercase();
-        let is_rows =
-            ROWS.contains(&stem.as_str()) || stem.starts_with("progress") || stem.ends_with("metrics");
+        let is_rows = ROWS.contains(&stem.as_str())
+            || EVALUATIONS.contains(&stem.as_str())
+            || stem.starts_with("progress")
+            || stem.ends_with("metrics");
         match ending {
             "csv" if is_rows => Some(LogKind::Csv),
             "json" | "jsonl" | "ndjson" if is_rows => Some(LogKind::JsonLines),
             _ => None,
         }
+    }
+
+    /// Whether the rows of a file are about evaluations, by its path: their values have the names of training.
+    pub fn is_of_evaluations(path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        name.to_ascii_lowercase().starts_with("eval")
     }
 
     /// The source of its values.
@@ -83,6 +93,8 @@ pub(super) struct OpenLog {
     pub slot: OpenFileSlot,
     /// Bytes that an earlier program has written.
     pub begin: u64,
+    /// [`LogKind::is_of_evaluations`].
+    pub of_evaluations: bool,
 }
 
 /// Finds the logs that the processes of a rank hold open for writing. `launched`: what is older was written by
@@ -100,11 +112,9 @@ pub(super) fn find(
         let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for entry in folder.flatten().take(DESCRIPTORS) {
             let path = entry.path();
-            let Some(kind) =
-                std::fs::read_link(&path).ok().and_then(|link| LogKind::of(&link.to_string_lossy()))
-            else {
-                continue;
-            };
+            let Ok(link) = std::fs::read_link(&path) else { continue };
+            let link = link.to_string_lossy();
+            let Some(kind) = LogKind::of(&link) else { continue };
             let Some(number) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let Some(flags) = flags(pid, &number).filter(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
             else {
@@ -120,7 +130,8 @@ pub(super) fn find(
             // One that is continued.
             let is_older = flags & libc::O_APPEND != 0 && data.created().is_ok_and(|time| time < launched);
             let begin = if is_older { data.len() } else { 0 };
-            found.push(OpenLog { key, kind, file, slot, begin });
+            let of_evaluations = LogKind::is_of_evaluations(&link);
+            found.push(OpenLog { key, kind, file, slot, begin, of_evaluations });
         }
     }
     found
@@ -154,6 +165,9 @@ mod tests {
             ("/x/progress.json", Some(LogKind::JsonLines)),
             ("/x/wandb/run-20261130_120000-ab12cd34/run-ab12cd34.wandb", Some(LogKind::Wandb)),
             ("/x/settings.wandb", None),
+            ("/x/eval.csv", Some(LogKind::Csv)),
+            ("/x/scores.jsonl", Some(LogKind::JsonLines)),
+            ("/x/eval_data.csv", None),
             ("/x/data.csv", None),
             ("/x/config.json", None),
             ("/x/metrics", None),

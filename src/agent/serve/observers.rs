@@ -233,7 +233,8 @@ impl Observers {
     }
 
     /// Rank 0 has shown that its program runs.
-    fn show_sign(&self) {
+    fn show_sign(&mut self) {
+        self.arbiter.has_sign(Instant::now());
         self.follower.iter().for_each(MetricFileTailer::expect_files);
     }
 

@@ -4,6 +4,7 @@
 //! Owner: the agent's loop. Whatever reads all of `/proc`, waits for processes or touches disks runs on a
 //! thread of its own and reports back as an [`TaskResult`].
 
+use crate::known_checkpoints;
 use crate::manifest::Manifest;
 use crate::observe::checkpoint_files::CheckpointFiles;
 use crate::observe::gpu::GpuWatch;
@@ -394,7 +395,9 @@ impl Supervisor {
             // Remaining processes may still write.
             let settle = if has_run { results::settle } else { results::settle_late };
             let results = survivors.is_empty().then(|| settle(&paths)).flatten();
-            let outcome = ScanOutcome { survivors, gpus_free, checkpoints: checkpoints.find(), results };
+            let lost = || known_checkpoints::cut_off(&paths).filter(|_| !has_run);
+            let checkpoints = checkpoints.find().or_else(lost);
+            let outcome = ScanOutcome { survivors, gpus_free, checkpoints, results };
             let _ = outcomes.blocking_send(TaskResult::Scanned(outcome));
         });
     }

@@ -274,6 +274,7 @@ fn work_of_a_script_is_decided_by_its_files() {
             path: (*path).into(),
             bytes: 141_000,
             modified: ordered + after,
+            is_cut_off: *path == "/w/cut.zip",
             ..CheckpointFile::default()
         };
         if let Some(complete) = searched {
@@ -299,6 +300,11 @@ fn work_of_a_script_is_decided_by_its_files() {
     let (Some(130), Work::Lost { seconds: Some(60.0), .. }) = lost else { panic!("{lost:?}") };
     assert_eq!(end(&[("/w/a.zip", -60.0)], Some(true), killed).0, Some(137), "killed, and lost");
     assert_eq!(end(&[], Some(true), left).1, Work::NeverSaved);
+    assert_eq!(
+        end(&[("/w/cut.zip", 3.0)], Some(true), killed).1,
+        Work::NeverSaved,
+        "SIGKILL during the save"
+    );
     let old = [("/w/a.zip", -60.0)];
     for (files, searched) in [(&[][..], None), (&[][..], Some(false)), (&old[..], Some(false))] {
         assert_eq!(end(files, searched, left), (Some(130), Work::Unknown));

@@ -278,6 +278,20 @@ fn place_6_deleted_latest_gives_way_to_the_one_before() {
 }
 
 /// The host that saved last has lost its file; the other one has its copy of the save before.
+/// Its writer was killed while it saved.
+#[test]
+fn cut_off_checkpoint_gives_way_to_the_one_before() {
+    let mut c = running(1, 1);
+    found(&mut c, 0, "/w/1.pt", Some(1));
+    found(&mut c, 0, "/w/2.pt", Some(2));
+    let modified = c.wall_time(0);
+    let path = "/w/2.pt".to_owned();
+    let file = CheckpointFile { path, modified, is_cut_off: true, ..CheckpointFile::default() };
+    c.record(0, RecordEvent::CheckpointFiles { files: vec![file], complete: true });
+    let latest = c.model().checkpoints.back().map(|saved| saved.path.as_str());
+    assert_eq!(latest, Some("/w/1.pt"));
+}
+
 #[test]
 fn place_6_older_copy_is_used_as_what_it_is() {
     let mut c = running(2, 2);

@@ -185,6 +185,9 @@ fn stop_ordered(ctx: &mut EventCtx<'_>, at: RecordContext, mode: StopMode, by: S
 
 /// Checkpoint files of a host: completed ones, and all of them once no rank is left there.
 fn found_files(ctx: &mut EventCtx<'_>, at: RecordContext, files: Vec<CheckpointFile>, complete: bool) {
+    let (lost, files): (Vec<CheckpointFile>, Vec<CheckpointFile>) =
+        files.into_iter().partition(|file| file.is_cut_off);
+    lost.iter().for_each(|file| cut_off(ctx, at, &file.path));
     let found = |file: CheckpointFile| {
         let changed = Some(file.modified).filter(|time| time.is_finite() && *time > 0.0)?;
         // No file is from the future.
@@ -201,6 +204,18 @@ fn found_files(ctx: &mut EventCtx<'_>, at: RecordContext, files: Vec<CheckpointF
     if run.is_current(at.generation) {
         run.facts.searched.insert(at.node, complete);
     }
+}
+
+/// A checkpoint has lost its end: the one before it is the latest.
+fn cut_off(ctx: &mut EventCtx<'_>, at: RecordContext, path: &str) {
+    ctx.model.checkpoints.retain(|known| known.path != path || known.node != at.node);
+    ctx.session.run.drop_file(at.node, path);
+    let text = format!(
+        "checkpoint {path} is incomplete: its writer was killed while it saved, or the disk was full"
+    );
+    let name = ctx.host_name(at.node);
+    ctx.note_at(at.time, EventTone::Warn, text.clone());
+    ctx.report_at(at.generation, at.time, ReportBody::Notice { node_rank: at.node, host: name, text });
 }
 
 /// Ranks of a host train without having opened the checkpoint that they resume from. One that another host has

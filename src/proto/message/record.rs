@@ -195,6 +195,9 @@ pub struct CheckpointFile {
     /// Source of the steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_from: Option<StepSource>,
+    /// Its end is missing, once no rank of its host is left: nothing can resume from it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut_off: bool,
 }
 
 /// Source of the steps of a checkpoint that a rank has not reported.

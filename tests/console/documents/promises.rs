@@ -102,13 +102,32 @@ fn every_promise_has_a_test_or_a_reason() {
         for (runner, test) in RUNNERS.into_iter().zip(tests) {
             match promise.cell(runner) {
                 PromiseCell::Yes(_) => {
-                    let is_there = sources.contains(&format!("fn {test}()"));
+                    let is_there = is_test(&sources, test);
                     assert!(!test.is_empty() && is_there, "{promise:?} {runner:?}: no test `{test}`");
                 }
                 PromiseCell::No(why) => assert!(test.is_empty() && !why.is_empty(), "{promise:?} {runner:?}"),
             }
         }
     }
+}
+
+/// Whether a function of this name is a test that runs.
+fn is_test(sources: &str, name: &str) -> bool {
+    let Some((before, _)) = sources.split_once(&format!("fn {name}()")) else { return false };
+    let attributes: Vec<&str> =
+        before.rsplit('\n').skip(1).map(str::trim).take_while(|line| line.starts_with("#[")).collect();
+    attributes.iter().any(|line| line.contains("test"))
+        && !attributes.iter().any(|line| line.contains("ignore"))
+}
+
+#[test]
+fn only_tests_that_run_keep_a_promise() {
+    let source = "#[test]\nfn a() {}\n    #[tokio::test]\n    async fn b() {}\n\
+                  #[test]\n#[ignore]\nfn c() {}\nfn d() {}\n";
+    assert_eq!(
+        ["a", "b", "c", "d", "e"].map(|name| is_test(source, name)),
+        [true, true, false, false, false]
+    );
 }
 
 fn cell(promise: Promise, runner: Runner) -> String {

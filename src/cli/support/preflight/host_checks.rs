@@ -13,6 +13,7 @@ use rankdeck_types::learn::ActionKind;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::promise::Promise;
 use rankdeck_types::schema::variable_in;
+use rankdeck_types::template;
 use rankdeck_types::words::{bytes, plural};
 use rankdeck_types::{hidden, quote};
 use std::collections::BTreeSet;
@@ -677,6 +678,11 @@ fn program(
             lost_seed(subject.draft).unwrap_or_default(),
             "run.seed",
         ),
+        _ if is_target_lost(&subject.draft.experiment) => CheckResult::warning(
+            "`run.total_steps` does not reach your program: the run does not end there",
+            "write `{run.total_steps}` in `launch.command`, or stop the run with `--until steps=N`",
+            "run.total_steps",
+        ),
         _ => CheckResult::passed(match &program.python {
             Some(python) => format!("{} {}", python.version, python.prefix),
             None if program.later.is_some() => program.later.clone().unwrap_or_default(),
@@ -689,6 +695,14 @@ fn program(
 fn lost_seed(draft: &PlanDraft) -> Option<String> {
     draft.program.as_ref().filter(|_| draft.experiment.run.seed != 0)?;
     draft.contract().demand(&[Promise::Seed]).err().map(|lost| lost.hint)
+}
+
+/// Whether the program does not get the target steps of its file. The built-in trainer ends there.
+fn is_target_lost(experiment: &Experiment) -> bool {
+    let in_args = experiment.args.values().flat_map(|value| template::names_in(value));
+    let mut names = template::names(&experiment.launch).chain(in_args);
+    let is_own = !experiment.launch.command.is_empty();
+    is_own && experiment.run.total_steps > 0 && !names.any(|name| name == "run.total_steps")
 }
 
 /// Returns the hint for a failed setup, by the key that decides it and the words of its shell.
@@ -748,13 +762,14 @@ fn unexpanded(command: &[String]) -> Option<&str> {
 
 /// Returns the tables that a program of the user does not read.
 fn unused(experiment: &Experiment) -> Vec<&'static str> {
-    let Experiment { env, policy, collect, learn, eval, .. } = experiment;
+    let Experiment { env, policy, collect, learn, eval, checkpoint, .. } = experiment;
     let rows = [
         ("[env]", env.is_some()),
         ("[learn]", learn.is_some()),
         ("[policy]", *policy != Default::default()),
         ("[collect]", *collect != Default::default()),
         ("[eval]", *eval != Default::default()),
+        ("[checkpoint]", *checkpoint != Default::default()),
     ];
     rows.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
 }

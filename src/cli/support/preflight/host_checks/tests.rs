@@ -168,6 +168,14 @@ fn check_2_every_check_finds_its_fault_and_key() {
     case("reach", Warning, "2.5 s", "", &two, &|e| e.shell = 2.5);
     case("ranks", Warning, "1 ranks on 0 cores", "host.1.nproc", &two, &|e| e.findings.probe.cpu_count = 0);
     case("ranks", Failed, "", "run.name", &two, &|e| e.findings.run_exists = true);
+    let mut target = draft(2);
+    target.experiment.run.total_steps = 9;
+    case("program", Warning, "run.total_steps", "run.total_steps", &target, &|_| {});
+    target.experiment.launch.command.push("--steps={run.total_steps}".into());
+    assert!(judge_with(&target, 1, |_| {}).iter().all(|(_, cell)| cell.status == CheckStatus::Passed));
+    let mut saved = draft(2);
+    saved.experiment.checkpoint.every = 5;
+    case("program", Warning, "[checkpoint]", "checkpoint", &saved, &|_| {});
     case("gpus", Failed, "GPU 0", "host.1.gpus", &gpus, &|_| {});
     case("gpus", Warning, "process 7 (python)", "host.1.gpus", &gpus, &|e| with_gpu(e, 50, vec![python()]));
     case("gpus", Failed, "95", "host.1.gpus", &gpus, &|e| with_gpu(e, 95, vec![]));
