@@ -175,7 +175,7 @@ fn lightning_example_resumes_on_two_disks() {
 #[test]
 fn di_engine_example_resumes_on_two_disks() {
     let python = python_of("RANKDECK_TEST_DING", "torch, ding");
-    example_resumes(python, "ding_dqn", (KilledHost { node: 0, nproc: 1 }, 2), &["--steps", "2000"]);
+    example_resumes(python, "ding_dqn", (KilledHost { node: 0, nproc: 1 }, 2), &["--steps", "1000"]);
 }
 
 #[test]

@@ -75,6 +75,8 @@ fn drill(bench: &Bench, experiment: &std::path::Path, hosts: &std::path::Path, o
         "--json",
         "--train-s",
         "30",
+        // Other tests run on this machine, too.
+        "--yes",
         "--only",
         only,
     ]);
@@ -137,6 +139,13 @@ fn drill_names_frozen_and_killed_ranks_and_stops() {
     );
 }
 
+/// A rank that runs a fifth of the time.
+#[test]
+fn drill_names_a_slow_rank() {
+    let (_bench, cases) = passes("slow");
+    assert!(cases[0]["named"].as_str().is_some_and(|named| named.starts_with("rank 1: ")), "{cases:?}");
+}
+
 #[test]
 fn drill_survives_lost_consoles_and_agents() {
     let (_bench, cases) = passes("exception,console,agent,restart");
@@ -170,6 +179,23 @@ fn drill_5_is_refused_beside_a_live_run_that_it_cannot_break() {
     kill(console.pid(), libc::SIGTERM);
     assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
     assert_eq!(console.all("verdict"), Vec::<Value>::new());
+}
+
+/// DRILL-5
+#[test]
+fn drill_5_asks_before_it_starts_beside_a_run_elsewhere() {
+    let (bench, hosts, experiment) = bench();
+    let other = Bench::new();
+    let own = other.program(&["--iters", "1000000", "--pause", "0.02"]);
+    let mut console = Console::start(&["run", path(&own), "--hosts", path(&other.local_hosts(1, 1))]);
+    console.wait_kind("progress", 30);
+    let run = console.wait_kind("run_started", 1)["run"].as_str().unwrap().to_owned();
+    let (code, text) =
+        run_command(&bench, &["drill", path(&experiment), "--hosts", path(&hosts), "--headless"]);
+    assert!(code == Some(2) && text.contains(&run) && text.contains("--yes"), "{text}");
+    assert!(!bench.path().join("runs").exists(), "a run was launched: {text}");
+    kill(console.pid(), libc::SIGTERM);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
 }
 
 /// DRILL-6
