@@ -139,13 +139,6 @@ fn drill_names_frozen_and_killed_ranks_and_stops() {
     );
 }
 
-/// A rank that runs a fifth of the time.
-#[test]
-fn drill_names_a_slow_rank() {
-    let (_bench, cases) = passes("slow");
-    assert!(cases[0]["named"].as_str().is_some_and(|named| named.starts_with("rank 1: ")), "{cases:?}");
-}
-
 #[test]
 fn drill_survives_lost_consoles_and_agents() {
     let (_bench, cases) = passes("exception,console,agent,restart");
