@@ -208,7 +208,7 @@ fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, St
         let (hint, place) = match (cell.key.as_str(), cell.hint.as_str()) {
             (_, "") => (String::new(), String::new()),
             ("", hint) => (hint.to_owned(), String::new()),
-            (key, hint) => (hint.to_owned(), format!("{}: ", locator.place(key))),
+            (key, hint) => (hint.to_owned(), hint_place(locator, key)),
         };
         let same = |problem: &&mut Problem| {
             (problem.status, problem.text.as_str(), problem.hint.as_str())
@@ -233,6 +233,14 @@ fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, St
             (status, format!("{place}{text}"), hint)
         })
         .collect()
+}
+
+/// The place that a hint begins with. Of hosts without a file, the option decides nothing but their addresses.
+fn hint_place(locator: &Locator, key: &str) -> String {
+    match locator.place(key) {
+        place if place == "--hosts" && !key.ends_with(".address") => String::new(),
+        place => format!("{place}: "),
+    }
 }
 
 /// Prints the JSON line of a command that failed before it queried the hosts: `check_finished` or
@@ -404,6 +412,22 @@ mod tests {
         let report = each(&|_| ("jump host gw: no response".to_owned(), "try `ssh gw`".to_owned()));
         let lines = problem_lines(&report, &locator);
         assert!(lines[0].contains("hosts h7 h20 h41 h66 h91"), "{lines:?}");
+    }
+
+    #[test]
+    fn option_with_the_hosts_is_a_place_for_addresses_only() {
+        let draft = draft(2);
+        let command = ExperimentSource::Command { words: vec!["python3".into()], ships: false };
+        let locator = Locator::new(&HostsSource::parse("h0,h1"), &command);
+        let mut broken = good();
+        let program = broken.findings.program.as_mut().unwrap();
+        program.error = Some(HintedError::new("cannot run `python3`: exec: Permission denied", "try it"));
+        let silent = Err(HintedError::new("h1: no answer", "check it"));
+        let report = evaluate(&subject(&draft), vec![Ok(broken), silent]);
+        let lines = problem_lines(&report, &locator);
+        let hints: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("hint: ")).collect();
+        assert!(hints.contains(&"try it") && hints.contains(&"--hosts: check it"), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("Permission denied")), "{lines:?}");
     }
 
     #[test]
