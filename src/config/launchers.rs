@@ -600,6 +600,8 @@ struct Parsed<'a> {
     files: Vec<String>,
     /// Files with arguments of the script.
     arguments: Vec<String>,
+    /// The number of ranks in all and that per host, with their options: both give the number of hosts.
+    counts: [Option<(String, u32)>; 2],
     /// Names of options that the command line has: a file does not replace them.
     given: Vec<&'static str>,
 }
@@ -621,6 +623,7 @@ impl<'a> Parsed<'a> {
             has_file: false,
             files: Vec::new(),
             arguments: Vec::new(),
+            counts: [None, None],
             given: Vec::new(),
         }
     }
@@ -742,8 +745,14 @@ impl<'a> Parsed<'a> {
                 self.made.gpus = Some(indices(value).ok_or_else(|| wrong("write indices: `0,1`"))?);
                 self.made.ranks = None;
             }
-            RanksPerHost => self.made.ranks = Some((name.to_owned(), RankCount::PerHost(number(value)?))),
-            Ranks => self.made.ranks = Some((name.to_owned(), RankCount::Total(number(value)?))),
+            RanksPerHost => {
+                self.made.ranks = Some((name.to_owned(), RankCount::PerHost(number(value)?)));
+                self.counts[1] = Some((name.to_owned(), number(value)?));
+            }
+            Ranks => {
+                self.made.ranks = Some((name.to_owned(), RankCount::Total(number(value)?)));
+                self.counts[0] = Some((name.to_owned(), number(value)?));
+            }
             Hosts => {
                 let (least, most) = value.split_once([':', '-']).unwrap_or((value, value));
                 self.made.hosts = Some((name.to_owned(), number(least)?, number(most)?));
@@ -888,6 +897,18 @@ impl<'a> Parsed<'a> {
             let hint = format!("write the script after its options: `{name} ... train.py`");
             return Err(HintedError::new(format!("`{name}` starts no program"), hint));
         };
+        if let [Some((total, ranks)), Some((per_host, own))] = std::mem::take(&mut self.counts) {
+            if !ranks.is_multiple_of(own) {
+                let error =
+                    format!("`{total} {ranks}` and `{per_host} {own}` of `{name}` contradict each other");
+                return Err(HintedError::new(
+                    error,
+                    format!("choose a multiple of {own}, or remove one of them"),
+                ));
+            }
+            self.made.ranks = Some((per_host, RankCount::PerHost(own)));
+            self.made.hosts.get_or_insert((total, ranks / own, ranks / own));
+        }
         if self.launcher.is_command {
             let script = CommandParts::of(target).map(|parts| parts.target);
             let text = match script {
@@ -1085,6 +1106,11 @@ mod tests {
         ] {
             assert_eq!(shown(line), (command.to_owned(), ranks, env.to_owned()), "{line}");
         }
+        for line in ["composer -n 4 --world_size 8 t.py", "srun -n 8 --ntasks-per-node 4 python t.py"] {
+            let both = made(line);
+            assert_eq!(both.ranks_per_host(2), Ok(Some(4)), "{line}");
+            assert!(both.ranks_per_host(1).is_err(), "{line}: it is for two hosts");
+        }
         assert!(made("srun -n 2 python t.py").slurm_env && !made("torchrun t.py").slurm_env);
         assert_eq!(made("srun -N 2-4 -n 4 python t.py").hosts, Some(("-N".to_owned(), 2, 4)));
     }
@@ -1213,6 +1239,7 @@ mod tests {
             ("mpirun -np 2 python mpi.py", "mpi4py"),
             ("mpirun -np 2 ./solver", "./solver"),
             ("composer --frobnicate t.py", "--frobnicate"),
+            ("composer -n 3 --world_size 8 t.py", "--world_size 8"),
             ("colossalai run --host a,b t.py", "--host a,b"),
             ("colossalai run --hostfile h t.py", "--hostfile h"),
             ("trl sft --accelerate_config zero3 --model m", "--accelerate_config zero3"),
