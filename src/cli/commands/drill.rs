@@ -196,7 +196,7 @@ async fn refuse_beside_live_runs(
                     "wait for it with `rankdeck wait {run}`, or stop it with `rankdeck stop {run}`"
                 )));
         }
-        // Hosts that are one machine, or one disk, report the same run; a host's own workdir may be another's elsewhere.
+        // Hosts that are one machine report the same run.
         for other in list.elsewhere.into_iter().filter(|other| !own.contains(&other.run.0)) {
             let line = format!("run {} is live on {}, in {}", other.run, host.name, other.run_dir);
             elsewhere.entry(other.run_dir).or_insert(line);
