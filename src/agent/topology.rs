@@ -81,7 +81,7 @@ fn affinity() -> CpuSet {
     // SAFETY: the kernel writes at most the given number of bytes, and every bit pattern is a value.
     let status = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
     match status {
-        0 => (0..MOST_CPUS).filter(|cpu| mask[*cpu as usize / 64] >> (cpu % 64) & 1 == 1).collect(),
+        0 => (0..MOST_CPUS).filter(|cpu| (mask[*cpu as usize / 64] >> (cpu % 64)) & 1 == 1).collect(),
         _ => CpuSet::default(),
     }
 }
