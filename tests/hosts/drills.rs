@@ -65,7 +65,7 @@ fn passes(only: &str) -> Option<Vec<Value>> {
     let mut command = bed.rankdeck(&hosts, &words);
     command.env("XDG_STATE_HOME", bed.folder.path().join("state"));
     let mut console = Console::spawn(command);
-    let code = console.finish(900).code();
+    let code = console.finish(540).code();
     let cases = console.all("drill_case");
     assert_eq!(code, Some(0), "{cases:#?} {}", console.transcript());
     let names: Vec<&str> = cases.iter().filter_map(|case| case["case"].as_str()).collect();
