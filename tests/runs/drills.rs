@@ -139,6 +139,17 @@ fn drill_names_frozen_and_killed_ranks_and_stops() {
     );
 }
 
+/// The ranks of this program wait for each other through a socket, which tells nothing about who is late.
+#[test]
+fn slow_case_without_collectives_is_skipped() {
+    let (bench, hosts, experiment) = bench();
+    let mut console = drill(&bench, &experiment, &hosts, "slow");
+    assert_eq!(console.finish(200).code(), Some(0), "{}", console.transcript());
+    let case = console.wait_kind("drill_case", 1);
+    assert_eq!((&case["outcome"], &case["processes_left"]), (&"skipped".into(), &serde_json::json!([])));
+    assert!(case["notes"][0].as_str().is_some_and(|note| note.contains("collectives")), "{case}");
+}
+
 #[test]
 fn drill_survives_lost_consoles_and_agents() {
     let (_bench, cases) = passes("exception,console,agent,restart");

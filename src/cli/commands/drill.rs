@@ -431,6 +431,10 @@ impl Drill<'_> {
             state.notes.push(format!("the program ended before the fault: {}", console.error()));
             return Ok(());
         }
+        state.skipped = judge::inapplicable(case, &console.events);
+        if state.skipped.is_some() {
+            return Ok(());
+        }
         state.victim = console.events.victim();
         let patience = case.patience(self.stop_s);
         match case {

@@ -62,6 +62,8 @@ pub(crate) struct RunEvents {
     pub(crate) last_step: Option<u64>,
     /// Lines that show progress.
     pub(crate) step_lines: u32,
+    /// Whether a rank has entered a collective; `None`: nothing was reported about that.
+    pub(crate) has_collectives: Option<bool>,
     pub(crate) checkpoint: Option<SeenCheckpoint>,
     pub(crate) verdicts: Vec<SeenVerdict>,
     pub(crate) end: Option<SeenEnd>,
@@ -104,7 +106,13 @@ impl RunEvents {
                     false => self.up.remove(&rank),
                 };
             }
-            "progress" => self.on_step(number("env_step").or(number("train_iter"))),
+            "progress" => {
+                self.on_step(number("env_step").or(number("train_iter")));
+                let ranks = line["per_rank"].as_array().into_iter().flatten();
+                let entered = ranks.filter_map(|rank| rank["collective_seq"].as_u64()).max();
+                let has_some = entered.map(|seq| seq > 0 || self.has_collectives == Some(true));
+                self.has_collectives = has_some.or(self.has_collectives);
+            }
             "metrics" => {
                 let shown = line["progress"]["done"].as_u64().filter(|done| *done > 0);
                 self.on_step(number("env_step").or(shown));
@@ -205,6 +213,25 @@ mod tests {
         events.on_line(3.0, &started(1));
         events.on_line(3.0, &json!({"kind": "progress", "env_step": 0, "train_iter": 5}));
         assert_eq!((events.generation, events.up.len(), events.first_step), (1, 0, Some(5)));
+    }
+
+    #[test]
+    fn collectives_are_known_once_one_was_entered() {
+        let mut events = RunEvents::default();
+        let progress = |sequences: &[u64]| {
+            let ranks: Vec<Value> = sequences.iter().map(|seq| json!({"collective_seq": seq})).collect();
+            json!({"kind": "progress", "env_step": 1, "per_rank": ranks})
+        };
+        for (sequences, expected) in [
+            (&[][..], None),
+            (&[0, 0], Some(false)),
+            (&[0, 3], Some(true)),
+            (&[0, 0], Some(true)),
+            (&[], Some(true)),
+        ] {
+            events.on_line(1.0, &progress(sequences));
+            assert_eq!(events.has_collectives, expected, "{sequences:?}");
+        }
     }
 
     #[test]
