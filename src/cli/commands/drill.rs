@@ -24,7 +24,7 @@ use crate::cli::support::run_name::{self, new_run_id};
 use crate::cli::support::{Failure, code, interrupt, print, prompt, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_link::{AgentCommand, LineSink, Links};
-use rankdeck_proto::drill::{DrillFault, DrillOrder, STRUCK};
+use rankdeck_proto::drill::{DrillFault, DrillOrder, SLICE_MS, STRUCK};
 use rankdeck_proto::files::Removal;
 use rankdeck_proto::holders::{Holder, HolderList};
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunTraces};
@@ -481,7 +481,14 @@ impl Drill<'_> {
             state.notes.push(format!("unknown host `{host}`"));
             return;
         };
-        let order = DrillOrder { run: RunId(run.clone()), rank: Rank(*rank as u32), fault, seconds };
+        let order = DrillOrder {
+            run: RunId(run.clone()),
+            rank: Rank(*rank as u32),
+            fault,
+            seconds,
+            // Two slices per step: a rank that makes several steps in one is late in few of them.
+            slice_ms: console.events.collective_ms().map_or(SLICE_MS, |step| (step / 2.0) as u64),
+        };
         let (sender, mut struck) = mpsc::unbounded_channel();
         let command = AgentCommand {
             args: [&["drill", "--workdir", &host.workdir].map(str::to_owned)[..], &order.words()[..]]
