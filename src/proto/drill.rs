@@ -72,10 +72,10 @@ impl DrillOrder {
             (self.rank.to_string(), self.seconds.to_string(), self.slice_ms.to_string());
         let options = [
             ("--run", self.run.0.as_str()),
-            ("--rank", &rank),
+            ("--rank", rank.as_str()),
             ("--fault", self.fault.name()),
-            ("--seconds", &seconds),
-            ("--slice-ms", &slice),
+            ("--seconds", seconds.as_str()),
+            ("--slice-ms", slice.as_str()),
         ];
         options.iter().flat_map(|(name, value)| [*name, *value]).map(str::to_owned).collect()
     }
