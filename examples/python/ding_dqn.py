@@ -24,15 +24,16 @@ from dizoo.classic_control.cartpole.config.cartpole_dqn_config import create_con
 
 
 def report(ctx):
+    rankdeck.report(ctx.env_step, train_iter=ctx.train_iter, episodes=ctx.env_episode)  # +
     if ctx.last_eval_iter != report.evaluated and ctx.eval_value > -float("inf"):  # +
         report.evaluated = ctx.last_eval_iter  # +
-        rankdeck.eval([ctx.eval_value], env_step=ctx.env_step, train_iter=ctx.train_iter)  # +
-        saved = {"policy": report.policy.learn_mode.state_dict(), "env_step": ctx.env_step, "train_iter": ctx.train_iter}
-        torch.save(saved, "dqn.tmp")
-        # An interrupted save leaves the checkpoint before it.
-        os.replace("dqn.tmp", "dqn.pt")
-        rankdeck.checkpoint("dqn.pt", env_step=ctx.env_step, train_iter=ctx.train_iter)  # +
-    rankdeck.report(ctx.env_step, train_iter=ctx.train_iter, episodes=ctx.env_episode)  # +
+        rankdeck.eval([ctx.eval_value])  # +
+        if report.rank == 0:
+            saved = {"policy": report.policy.learn_mode.state_dict(), "env_step": ctx.env_step, "train_iter": ctx.train_iter}
+            torch.save(saved, "dqn.tmp")
+            # An interrupted save leaves the checkpoint before it.
+            os.replace("dqn.tmp", "dqn.pt")
+            rankdeck.checkpoint("dqn.pt")  # +
     task.finish = task.finish or rankdeck.should_stop()  # +
 
 
@@ -46,7 +47,7 @@ def main():
     ding_init(cfg)
     with task.start(async_mode=False, ctx=OnlineRLContext()):
         envs = [BaseEnvManagerV2(env_fn=[lambda: DingEnvWrapper(gym.make("CartPole-v0"))] * 4, cfg=cfg.env.manager) for _ in range(2)]
-        rank = int(os.environ.get("RANK", 0))
+        rank = report.rank = int(os.environ.get("RANK", 0))
         set_pkg_seed(rank, use_cuda=cfg.policy.cuda)
         policy = report.policy = DQNPolicy(cfg.policy, model=DQN(**cfg.policy.model))
         resume = os.environ.get("RANKDECK_RESUME")  # +

@@ -19,7 +19,7 @@ use crate::serve::{
     relay,
 };
 use crate::supervise::guard::{self, GuardConfig};
-use rankdeck_proto::drill::DrillOrder;
+use rankdeck_proto::drill::{DrillOrder, SLICE_MS};
 use rankdeck_proto::holders::HolderName;
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
@@ -328,6 +328,10 @@ fn command(options: &mut Options<'_>) -> Result<AgentSubcommand, HintedError> {
                 rank: options.number("rank").map(Rank)?,
                 fault: options.take("fault")?.parse().map_err(|()| usage("unknown fault in `--fault`"))?,
                 seconds: options.number("seconds")?,
+                slice_ms: match options.get("slice-ms") {
+                    Some(text) => text.parse().map_err(|_| usage("`--slice-ms` is not a number"))?,
+                    None => SLICE_MS,
+                },
             };
             AgentSubcommand::Drill(options.workdir()?, order)
         }
@@ -397,8 +401,13 @@ mod tests {
             parsed("free --workdir /w --processes 7-8 --unproven").unwrap(),
             AgentSubcommand::Free("/w".into(), names, true)
         );
-        let order =
-            DrillOrder { run: RunId("r".into()), rank: Rank(1), fault: DrillFault::Freeze, seconds: 9 };
+        let order = DrillOrder {
+            run: RunId("r".into()),
+            rank: Rank(1),
+            fault: DrillFault::Freeze,
+            seconds: 9,
+            slice_ms: 3,
+        };
         let line = format!("drill --workdir /w {}", order.words().join(" "));
         assert_eq!(parsed(&line).unwrap(), AgentSubcommand::Drill("/w".into(), order));
         assert_eq!(parsed("list --workdir /w").unwrap(), AgentSubcommand::List("/w".into()));

@@ -23,9 +23,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a slow rank is suspended, and how long it runs then.
-const SUSPENDED: Duration = Duration::from_millis(400);
-const RUNNING: Duration = Duration::from_millis(100);
+/// How often a slow rank is suspended for as long as it runs.
+const SLOWDOWN: u32 = 4;
+/// Longest time that a slow rank runs in one go, ms.
+const LONGEST_SLICE_MS: u64 = 100;
+/// Between two looks whether the console is still there.
+const LOOK: Duration = Duration::from_millis(400);
 /// Between two looks for the answer of a rank.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -74,7 +77,10 @@ fn strike_and(
             hold(&struck_processes, within, &ends, struck);
         }
         DrillFault::Kill | DrillFault::Agent => send(libc::SIGKILL)?,
-        DrillFault::Slow => slow_down(&struck_processes, within, struck),
+        DrillFault::Slow => {
+            let slice = Duration::from_millis(order.slice_ms.clamp(1, LONGEST_SLICE_MS));
+            slow_down(&struck_processes, (slice, within), struck);
+        }
         DrillFault::Exception => raise(&paths, &manifest, order, within, struck)?,
     }
     struck();
@@ -128,17 +134,27 @@ impl Drop for Continued<'_> {
 }
 
 /// DRILL-2. Until `within` is over, the processes have ended, or the console has gone.
-fn slow_down(processes: &[ProcessKey], within: Duration, struck: &mut dyn FnMut() -> bool) {
-    let begun = Instant::now();
+fn slow_down(
+    processes: &[ProcessKey],
+    (slice, within): (Duration, Duration),
+    struck: &mut dyn FnMut() -> bool,
+) {
+    let (begun, mut looked) = (Instant::now(), None::<Instant>);
     let signal = |signal: i32| {
         processes.iter().filter(|process| groups::signal(process.pid, process.start, signal)).count() > 0
     };
     let ends = BlockedSignals::block();
     let _continued = Continued(processes);
-    while begun.elapsed() < within && signal(libc::SIGSTOP) && struck() {
-        let is_asked = ends.wait(SUSPENDED);
+    while begun.elapsed() < within && signal(libc::SIGSTOP) {
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
+            if !struck() {
+                return;
+            }
+        }
+        let is_asked = ends.wait(slice * SLOWDOWN);
         signal(libc::SIGCONT);
-        if is_asked || ends.wait(RUNNING) {
+        if is_asked || ends.wait(slice) {
             return;
         }
     }
@@ -151,7 +167,7 @@ fn hold(processes: &[ProcessKey], within: Duration, ends: &BlockedSignals, struc
     let lives = |process: &ProcessKey| {
         proc::stat(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_gone())
     };
-    while begun.elapsed() < within && processes.iter().any(lives) && struck() && !ends.wait(SUSPENDED) {}
+    while begun.elapsed() < within && processes.iter().any(lives) && struck() && !ends.wait(LOOK) {}
 }
 
 /// Signals that ask this process to end; they wait while this lives, so that what is to be undone is undone.
@@ -229,6 +245,7 @@ fn raise(
 mod tests {
     use super::*;
     use crate::manifest;
+    use rankdeck_proto::drill::SLICE_MS;
     use rankdeck_types::ids::{NodeRank, Rank, RunId};
     use std::process::{Child, Command, Stdio};
 
@@ -283,7 +300,13 @@ mod tests {
         }
 
         fn strike(&self, fault: DrillFault, rank: u32, reads: usize) -> Result<DrillReply, HintedError> {
-            let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(rank), fault, seconds: 0 };
+            let order = DrillOrder {
+                run: RunId(RUN.into()),
+                rank: Rank(rank),
+                fault,
+                seconds: 0,
+                slice_ms: SLICE_MS,
+            };
             let lasts = matches!(fault, DrillFault::Slow | DrillFault::Freeze);
             let order = DrillOrder { seconds: if lasts { 30 } else { 0 }, ..order };
             let mut left = reads;
@@ -359,7 +382,8 @@ mod tests {
     fn drill_2_rank_runs_again_after_a_signal() {
         for fault in [DrillFault::Slow, DrillFault::Freeze] {
             let target = Target::new(true, true);
-            let order = DrillOrder { run: RunId(RUN.into()), rank: Rank(1), fault, seconds: 30 };
+            let order =
+                DrillOrder { run: RunId(RUN.into()), rank: Rank(1), fault, seconds: 30, slice_ms: SLICE_MS };
             let begun = Instant::now();
             let before = BlockedSignals::block();
             strike_and(target.folder.path(), &order, &mut || {

@@ -12,11 +12,11 @@ use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::process_scan::ProcessScan;
 use rankdeck_proto::message::Survivor;
-use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunList, RunTraces};
+use rankdeck_proto::run_entry::{HostRunState, RunElsewhere, RunEntry, RunList, RunTraces};
 use rankdeck_proto::trust;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,9 +37,32 @@ pub(crate) fn list(workdir: &Path) -> RunList {
         return RunList { unreadable: Some(unreadable(&runs, &error)), ..RunList::default() };
     }
     let (nodes, left_out) = nodes(workdir, None);
-    let mut runs = entries(nodes);
+    let (mut runs, processes) = entries(nodes);
     runs.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
-    RunList { runs, left_out, unreadable: None }
+    let elsewhere = elsewhere(&runs, processes.marked());
+    RunList { runs, left_out, unreadable: None, elsewhere }
+}
+
+/// The runs that processes of this user name, but not those of `known`, nor the one from whose shell this was called.
+fn elsewhere(known: &[RunEntry], processes: &BTreeMap<u32, Vec<u8>>) -> Vec<RunElsewhere> {
+    let asking: BTreeSet<u32> = proc::ancestors(std::process::id()).collect();
+    let mut found: Vec<RunElsewhere> = Vec::new();
+    for (pid, environ) in processes.iter().filter(|(pid, _)| !asking.contains(pid)) {
+        let text = |name: &str| Some(String::from_utf8_lossy(proc::variable(environ, name)?).into_owned());
+        let Some((run, run_dir)) = text("RANKDECK_RUN").zip(text("RANKDECK_RUN_DIR")) else { continue };
+        let is_known = known.iter().any(|entry| entry.run.0 == run || entry.run_dir == run_dir)
+            || found.iter().any(|other| other.run_dir == run_dir);
+        if is_known || found.len() >= MOST_REASONS || !is_own(*pid) {
+            continue;
+        }
+        found.extend(RunId::try_from(run).ok().map(|run| RunElsewhere { run, run_dir }));
+    }
+    found
+}
+
+/// Whether the process is this user's. Root can read the environments of others.
+fn is_own(pid: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == trust::own_uid())
 }
 
 /// Names whose directory it is.
@@ -50,14 +73,17 @@ fn unreadable(folder: &Path, error: &io::Error) -> HintedError {
     )
 }
 
-fn entries(nodes: Vec<(RunPaths, Manifest)>) -> Vec<RunEntry> {
+fn entries(nodes: Vec<(RunPaths, Manifest)>) -> (Vec<RunEntry>, ProcessScan) {
     let groups = cgroup::all();
     // Before the processes: what is there after its agent is gone is left over, and what was there before may
     // have ended with it.
     let agents: Vec<_> = nodes.iter().map(|(_, manifest)| manifest.agent()).collect();
     let processes = ProcessScan::scan();
     let asked = nodes.iter().zip(agents);
-    asked.map(|((paths, manifest), agent)| entry(paths, manifest, agent, &groups, &processes)).collect()
+    let entry = |((paths, manifest), agent): (&(RunPaths, Manifest), _)| {
+        entry(paths, manifest, agent, &groups, &processes)
+    };
+    (asked.map(entry).collect(), processes)
 }
 
 fn entry(
@@ -122,7 +148,7 @@ pub(crate) fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
 /// anywhere else, what names the run itself: a directory that was removed, or another `workdir`, hides
 /// nothing.
 pub(crate) fn traces(run: &RunId, workdir: &Path) -> RunTraces {
-    let entries = entries(nodes(workdir, Some(run)).0);
+    let (entries, _) = entries(nodes(workdir, Some(run)).0);
     let known = !entries.is_empty();
     let mut pids: BTreeSet<u32> = entries
         .into_iter()
@@ -149,15 +175,12 @@ fn survivor(stat: &proc::ProcStat) -> Survivor {
 /// by their command lines. The caller is not among them, even from a shell inside the run.
 fn named(run: &RunId, agents: bool) -> Vec<u32> {
     let asking: BTreeSet<u32> = proc::ancestors(std::process::id()).collect();
-    let own = |pid: u32| {
-        std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == trust::own_uid())
-    };
     let marked = |pid: u32| {
         let environ = proc::environ(pid).unwrap_or_default();
         proc::variable(&environ, "RANKDECK_RUN") == Some(run.0.as_bytes())
     };
     let all = proc::all().into_iter().map(|stat| stat.pid);
-    all.filter(|pid| !asking.contains(pid) && own(*pid))
+    all.filter(|pid| !asking.contains(pid) && is_own(*pid))
         .filter(|pid| marked(*pid) || agents && serves(run, &proc::arguments(*pid)))
         .collect()
 }
@@ -304,6 +327,28 @@ mod tests {
             stranger.wait().unwrap();
         }
         assert!(all < one + 30 * 32, "{one} reads for one run, {all} for 31 next to 64 processes");
+    }
+
+    #[test]
+    fn live_run_in_another_directory_is_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = folder.path().join("away/runs/away-1").display().to_string();
+        let mut process = std::process::Command::new("sleep")
+            .arg("60")
+            .envs([("RANKDECK_RUN", "away-1"), ("RANKDECK_RUN_DIR", &run_dir)])
+            .spawn()
+            .unwrap();
+        let has = || list(folder.path()).elsewhere.iter().filter(|other| other.run_dir == run_dir).count();
+        let begun = std::time::Instant::now();
+        // It has the environment from its `exec` on.
+        while has() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "not listed");
+            std::thread::yield_now();
+        }
+        assert_eq!(has(), 1);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert_eq!(has(), 0);
     }
 
     #[test]

@@ -74,6 +74,7 @@ mod search;
 pub mod serve;
 mod supervise;
 mod timing;
+mod topology;
 mod transient_failure;
 mod writers;
 

@@ -10,7 +10,7 @@ use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
 use super::{arguments, bases, overrides, suggest, templates};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment};
+use rankdeck_types::experiment::{BUILTIN_ENVS, CoreBinding, Experiment};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -147,6 +147,10 @@ fn translate(
     }
     launch.pass_env.extend(made.pass_env.iter().filter(|name| !launch.env.contains_key(*name)).cloned());
     launch.rank_variables.get_or_insert(true);
+    if made.bind {
+        launch.bind.get_or_insert(CoreBinding::Auto);
+    }
+    launch.slurm_env |= made.slurm_env;
     experiment.restart.max_restarts = experiment.restart.max_restarts.or(made.max_restarts);
     Some(made)
 }
@@ -159,6 +163,9 @@ fn spread(
     locator: &Locator,
     found: &mut Diagnostics,
 ) {
+    if let Some(HintedError { error, hint }) = made.contradiction(hosts) {
+        return found.push(locator.diagnostic("launch.command", &error).hint(hint));
+    }
     let ranks = match made.ranks_per_host(hosts.len()) {
         Ok(ranks) => ranks,
         Err(HintedError { error, hint }) => {

@@ -762,7 +762,10 @@ reasons! {
     /// The kernel restricts all ranks of a host to the same core, although the host has more.
     SharedCore = "shared_core", Straggler, Amber, Never,
         [Usual "all {count} ranks on {host} are bound to core {core}"],
-        [advice("remove the CPU binding: `taskset`, `GOMP_CPU_AFFINITY`, or a cpuset of Slurm or the container", "")];
+        [
+            advice("remove the CPU binding: `taskset`, `GOMP_CPU_AFFINITY`, or a cpuset of Slurm or the container", ""),
+            advice("give each rank cores of its own with `launch.bind = \"auto\"`", ""),
+        ];
     /// For a minute, every rank of a script has waited for its input: for the next batch of a data loader during more
     /// than half of the time, or for a step of environments in worker processes during more than 80% of it. The hook
     /// measures it.

@@ -57,15 +57,27 @@ pub struct DrillOrder {
     pub fault: DrillFault,
     /// Longest time that it takes.
     pub seconds: u64,
+    /// How long a slow rank runs in one go, ms; it is suspended four times as long. Less than a training step, so that
+    /// every step is slow.
+    pub slice_ms: u64,
 }
+
+/// [`DrillOrder::slice_ms`] of a program whose steps are unknown.
+pub const SLICE_MS: u64 = 25;
 
 impl DrillOrder {
     /// The options of `agent drill` besides `--workdir`.
     pub fn words(&self) -> Vec<String> {
-        let (rank, seconds) = (self.rank.to_string(), self.seconds.to_string());
-        ["--run", &self.run.0, "--rank", &rank, "--fault", self.fault.name(), "--seconds", &seconds]
-            .map(str::to_owned)
-            .to_vec()
+        let (rank, seconds, slice) =
+            (self.rank.to_string(), self.seconds.to_string(), self.slice_ms.to_string());
+        let options = [
+            ("--run", self.run.0.as_str()),
+            ("--rank", rank.as_str()),
+            ("--fault", self.fault.name()),
+            ("--seconds", seconds.as_str()),
+            ("--slice-ms", slice.as_str()),
+        ];
+        options.iter().flat_map(|(name, value)| [*name, *value]).map(str::to_owned).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 //! `agent benchmark`: what a console has the hosts of a run measure between each other, and the results.
 
 use crate::run_entry::RunEntry;
+use rankdeck_types::cores::CpuTopology;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Probe;
 use rankdeck_types::setup::Setup;
@@ -52,6 +53,9 @@ pub struct HostQuestion {
     /// Indices of the requested GPUs, as a plan counts them; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planned_gpus: Vec<u32>,
+    /// The ranks are to be bound to cores (`launch.bind`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bind: bool,
     /// Address of rank 0's store; `None` if there is only one host.
     #[serde(default)]
     pub master: Option<String>,
@@ -175,6 +179,9 @@ pub struct HostFindings {
     pub session: LoginSession,
     /// Findings about the ranks' code.
     pub code: CodeFinding,
+    /// Cores and NUMA nodes, if the ranks are to be bound to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<CpuTopology>,
 }
 
 /// A GPU and its processes.

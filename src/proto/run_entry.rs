@@ -24,6 +24,17 @@ pub struct RunList {
     pub left_out: Vec<String>,
     /// The directory of all runs cannot be read: what runs is unknown.
     pub unreadable: Option<HintedError>,
+    /// Runs of this user on this machine that have processes, in other working directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<RunElsewhere>,
+}
+
+/// A live run in another working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunElsewhere {
+    pub run: RunId,
+    /// Directory of the run.
+    pub run_dir: String,
 }
 
 /// One host of one run, as displayed by `rankdeck ps`.

@@ -100,9 +100,10 @@ static WRAPPERS: [Wrapper; 19] = [
 ];
 
 /// Programs that start a script as several processes.
-pub const LAUNCHERS: [&str; 12] = [
+pub const LAUNCHERS: [&str; 13] = [
     "torchrun",
     "accelerate",
+    "accelerate-launch",
     "fabric",
     "lightning",
     "deepspeed",
@@ -115,12 +116,18 @@ pub const LAUNCHERS: [&str; 12] = [
     "trl",
 ];
 /// Modules of Python that do so.
-pub const LAUNCHER_MODULES: [&str; 5] = [
+pub const LAUNCHER_MODULES: [&str; 11] = [
     "torch.distributed.run",
     "torch.distributed.launch",
     "accelerate.commands.launch",
     "lightning.fabric.cli",
     "deepspeed.launcher.runner",
+    "trl.cli",
+    "lightning",
+    "composer.cli",
+    "composer.cli.launcher",
+    "colossalai.cli",
+    "horovod.runner.launch",
 ];
 
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
@@ -224,8 +231,13 @@ impl<'a> CommandParts<'a> {
         }
         let first = words.get(program)?;
         let itself = (CommandTarget::Program(first), program + 1);
-        let (interpreter, (target, arguments)) = if is_python(first) {
-            let (target, arguments) = interpreted(words, program + 1, true).unwrap_or(itself);
+        // `uv run -m MODULE`.
+        let is_module = program > 0 && words.get(program - 1).is_some_and(|word| word == "-m");
+        let (interpreter, (target, arguments)) = if is_module || is_python(first) {
+            let (target, arguments) = match is_module {
+                true => (CommandTarget::Module(first), program + 1),
+                false => interpreted(words, program + 1, true).unwrap_or(itself),
+            };
             let is_launcher =
                 matches!(target, CommandTarget::Module(name) if LAUNCHER_MODULES.contains(&name));
             let inner = launched(words, arguments).filter(|_| is_launcher);
@@ -308,6 +320,8 @@ mod tests {
             ("python /v/bin/ray start --head", 0, Script("/v/bin/ray"), 2),
             ("uv run --with torch python train.py x", 4, Script("train.py"), 6),
             ("uv run train.py --lr 1", 2, Script("train.py"), 3),
+            ("uv run -m pkg.train --lr 1", 3, Module("pkg.train"), 4),
+            ("uv run -m torch.distributed.run t.py -x", 3, Script("t.py"), 5),
             ("env A=1 -u B python train.py x", 4, Script("train.py"), 6),
             ("conda run -n rl --no-capture-output python train.py", 5, Script("train.py"), 7),
             ("nohup nice -n 5 taskset -c 0-3 python train.py", 7, Script("train.py"), 9),

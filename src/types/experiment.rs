@@ -125,6 +125,11 @@ keys! {
         group_secret: Option<bool> => "`true` for the built-in trainer and for programs that name it",
         /// Threads per rank (`OMP_NUM_THREADS`).
         threads: Option<u32> [Integer(1..=4096)] => "1 if ranks share a host; `OMP_NUM_THREADS` of host or user wins",
+        /// Bind each rank and its child processes to cores of its own. `auto` splits the host's cores evenly across
+        /// its ranks, near their GPUs (NUMA); `rankdeck check` lists them. With fewer cores than ranks, none is
+        /// bound.
+        bind: Option<CoreBinding> => "`none`; `auto` for a translated launcher that binds, as with \
+                                      `torchrun --numa-binding`",
         /// When no console is attached: keep running, or stop after `lease_s`.
         on_disconnect: OnDisconnect = OnDisconnect::Keep,
         /// Seconds without a console before `on_disconnect = "stop"` stops the run.
@@ -141,6 +146,16 @@ keys! {
         master_addr: Option<String> [Text(&ADDRESS)] => "address of the first host",
         /// Port of rank 0's store; 0: a free port on the first host.
         master_port: u16 = 0,
+    }
+}
+
+choices! {
+    /// The cores of ranks.
+    pub enum CoreBinding {
+        /// All of the host's.
+        None = "none",
+        /// Its own share of them.
+        Auto = "auto",
     }
 }
 

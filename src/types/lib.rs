@@ -5,6 +5,7 @@
 pub mod arguments;
 pub mod code;
 pub mod command;
+pub mod cores;
 pub mod error;
 pub mod escape;
 pub mod exit;

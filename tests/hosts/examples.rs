@@ -54,11 +54,25 @@ pub(crate) fn bed_with(python: &str) -> Option<TestBed> {
     Some(bed)
 }
 
-/// Runs `script` from the folder of `experiment`, kills rank 1 with SIGKILL after a checkpoint, and checks that the next
+/// The ranks that are killed: all of one of two hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct KilledHost {
+    pub(crate) node: usize,
+    /// Ranks per host.
+    pub(crate) nproc: usize,
+}
+
+/// Runs `script` from the folder of `experiment`, kills ranks with SIGKILL after a checkpoint, and checks that the next
 /// generation resumes at its step on both hosts. A rank prints `resumed NAME=STEP`; the console's steps are `ranks`
 /// times as many.
-pub(crate) fn resumes_after_kill(bed: &TestBed, experiment: &Path, command: &[&str], env: &str, ranks: u64) {
-    let hosts = bed.hosts(2, 1, "");
+pub(crate) fn resumes_after_kill(
+    bed: &TestBed,
+    experiment: &Path,
+    command: &[&str],
+    env: &str,
+    (killed, ranks): (KilledHost, u64),
+) {
+    let hosts = bed.hosts(2, killed.nproc, "");
     let set = format!("launch.command={command:?}");
     let args = ["run", experiment.to_str().unwrap(), "--set", &set, "--set", env];
     let restart = ["--set", "restart.max_restarts=1", "--set", "restart.backoff_s=0.0"];
@@ -66,7 +80,7 @@ pub(crate) fn resumes_after_kill(bed: &TestBed, experiment: &Path, command: &[&s
     console.wait_kind("checkpoint", 300);
     let script = command.iter().find(|word| word.ends_with(".py")).unwrap();
     // The brackets keep pkill from its own shell.
-    bed.on(1, &format!("pkill -KILL -f '[{}]{}'", &script[..1], &script[1..]));
+    bed.on(killed.node, &format!("pkill -KILL -f '[{}]{}'", &script[..1], &script[1..]));
     assert_eq!(console.finish(600).code(), Some(0), "{script}: {}", console.transcript());
     let saved = console.all("checkpoint").into_iter().rfind(|line| line["generation"] == 0);
     let saved = saved.unwrap()["env_step"].as_u64().unwrap();
@@ -82,7 +96,9 @@ pub(crate) fn resumes_after_kill(bed: &TestBed, experiment: &Path, command: &[&s
     };
     // Between the report of a checkpoint and the end of rank 0, there may be another one.
     assert!(saved > 0 && resumed(0) * ranks >= saved, "{script}: {} of {saved}", resumed(0));
-    assert_eq!(resumed(0), resumed(1), "{script}: its host has a disk of its own");
+    for rank in 1..2 * killed.nproc as u64 {
+        assert_eq!(resumed(0), resumed(rank), "{script}: rank {rank}: its host has a disk of its own");
+    }
     let first = console.all("progress").into_iter().find(|line| line["generation"] == 1);
     let first = first.unwrap_or_else(|| panic!("{script}: no progress"));
     assert!(first["env_step"].as_u64() >= Some(saved), "{script}: {first}");
@@ -95,7 +111,7 @@ fn last_lines(console: &Console) -> String {
 }
 
 /// The same for an example.
-fn example_resumes(python: Option<String>, name: &str, ranks: u64, args: &[&str]) {
+fn example_resumes(python: Option<String>, name: &str, killed: (KilledHost, u64), args: &[&str]) {
     let Some(python) = python else { return };
     let Some(bed) = bed_with(&python) else { return };
     let experiment = repository(&format!("examples/python/{name}.toml"));
@@ -106,7 +122,7 @@ fn example_resumes(python: Option<String>, name: &str, ranks: u64, args: &[&str]
     std::fs::write(shared.join("wandb.log"), "").unwrap();
     std::os::unix::fs::chown(shared.join("wandb.log"), Some(61_000), Some(61_000)).ok();
     let env = "launch.env={PYTHONPATH=\"/mnt\",SB3_LOGDIR=\"/tmp\"}";
-    resumes_after_kill(&bed, &experiment, &command, env, ranks);
+    resumes_after_kill(&bed, &experiment, &command, env, killed);
     let written = std::fs::read_to_string(shared.join("wandb.log")).unwrap();
     if args.contains(&"--wandb") {
         let runs: Vec<&str> = written.lines().collect();
@@ -133,22 +149,33 @@ def log(values):
     pass
 ";
 
+/// All ranks of a host are killed.
 #[test]
 fn ppo_example_resumes_on_two_disks() {
-    let args = ["--total-timesteps", "24576", "--eval-every", "2", "--wandb", "test"];
-    example_resumes(python("torch, gymnasium"), "ppo", 1, &args);
+    let args = ["--total-timesteps", "49152", "--eval-every", "2", "--wandb", "test"];
+    let killed = KilledHost { node: 1, nproc: 2 };
+    example_resumes(python("torch, gymnasium"), "ppo", (killed, 1), &args);
 }
 
+/// Rank 0 is killed, which saves.
 #[test]
 fn sb3_example_resumes_on_two_disks() {
     let args = ["--timesteps", "4096", "--rounds", "16"];
-    example_resumes(python("stable_baselines3"), "sb3", 2, &args);
+    example_resumes(python("stable_baselines3"), "sb3", (KilledHost { node: 0, nproc: 1 }, 2), &args);
 }
 
 #[test]
 fn lightning_example_resumes_on_two_disks() {
     let args = ["--epochs", "12", "--episodes", "6"];
-    example_resumes(python("pytorch_lightning, gymnasium"), "lightning", 2, &args);
+    let killed = KilledHost { node: 1, nproc: 1 };
+    example_resumes(python("pytorch_lightning, gymnasium"), "lightning", (killed, 2), &args);
+}
+
+/// Rank 0 is killed. It needs an interpreter of its own, see below.
+#[test]
+fn di_engine_example_resumes_on_two_disks() {
+    let python = python_of("RANKDECK_TEST_DING", "torch, ding");
+    example_resumes(python, "ding_dqn", (KilledHost { node: 0, nproc: 1 }, 2), &["--steps", "1000"]);
 }
 
 #[test]

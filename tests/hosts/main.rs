@@ -14,6 +14,7 @@ rankdeck_testkit::hide_gpus!();
 mod support;
 
 mod beds;
+mod drills;
 mod examples;
 mod faults;
 mod fleet;

@@ -2,7 +2,7 @@
 //! A command that cannot run here is listed with its reason, and its name and reason are printed. The snippets of the
 //! tutorials make up a script that is killed and resumes.
 
-use super::examples::{bed_with, resumes_after_kill};
+use super::examples::{KilledHost, bed_with, resumes_after_kill};
 use crate::support::hosts::TestBed;
 use crate::support::{stripped_console, wait_until};
 use rankdeck_testkit::{python, repository};
@@ -387,7 +387,8 @@ fn snippets_of_the_tutorials_resume_on_two_disks() {
     std::fs::write(&experiment, "[run]\nname = \"train\"\n[launch]\ncommand = [\"true\"]\ncode = \".\"\n")
         .unwrap();
     let command = [python.as_str(), "-u", "train.py"];
-    resumes_after_kill(&bed, &experiment, &command, "launch.env={PYTHONPATH=\"/mnt\"}", 2);
+    let killed = (KilledHost { node: 1, nproc: 1 }, 2);
+    resumes_after_kill(&bed, &experiment, &command, "launch.env={PYTHONPATH=\"/mnt\"}", killed);
 }
 
 /// Snippets of files are valid: of experiments by `rankdeck check`, of hosts files by their keys.

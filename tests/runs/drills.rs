@@ -75,6 +75,8 @@ fn drill(bench: &Bench, experiment: &std::path::Path, hosts: &std::path::Path, o
         "--json",
         "--train-s",
         "30",
+        // Other tests run on this machine, too.
+        "--yes",
         "--only",
         only,
     ]);
@@ -137,6 +139,17 @@ fn drill_names_frozen_and_killed_ranks_and_stops() {
     );
 }
 
+/// The ranks of this program wait for each other through a socket, which tells nothing about who is late.
+#[test]
+fn slow_case_without_collectives_is_skipped() {
+    let (bench, hosts, experiment) = bench();
+    let mut console = drill(&bench, &experiment, &hosts, "slow");
+    assert_eq!(console.finish(200).code(), Some(0), "{}", console.transcript());
+    let case = console.wait_kind("drill_case", 1);
+    assert_eq!((&case["outcome"], &case["processes_left"]), (&"skipped".into(), &serde_json::json!([])));
+    assert!(case["notes"][0].as_str().is_some_and(|note| note.contains("collectives")), "{case}");
+}
+
 #[test]
 fn drill_survives_lost_consoles_and_agents() {
     let (_bench, cases) = passes("exception,console,agent,restart");
@@ -170,6 +183,23 @@ fn drill_5_is_refused_beside_a_live_run_that_it_cannot_break() {
     kill(console.pid(), libc::SIGTERM);
     assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
     assert_eq!(console.all("verdict"), Vec::<Value>::new());
+}
+
+/// DRILL-5
+#[test]
+fn drill_5_asks_before_it_starts_beside_a_run_elsewhere() {
+    let (bench, hosts, experiment) = bench();
+    let other = Bench::new();
+    let own = other.program(&["--iters", "1000000", "--pause", "0.02"]);
+    let mut console = Console::start(&["run", path(&own), "--hosts", path(&other.local_hosts(1, 1))]);
+    console.wait_kind("progress", 30);
+    let run = console.wait_kind("run_started", 1)["run"].as_str().unwrap().to_owned();
+    let (code, text) =
+        run_command(&bench, &["drill", path(&experiment), "--hosts", path(&hosts), "--headless"]);
+    assert!(code == Some(2) && text.contains(&run) && text.contains("--yes"), "{text}");
+    assert!(!bench.path().join("runs").exists(), "a run was launched: {text}");
+    kill(console.pid(), libc::SIGTERM);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.transcript());
 }
 
 /// DRILL-6

@@ -13,7 +13,7 @@ pub(crate) mod program;
 
 use crate::observe::gpu;
 use crate::supervise::libtorch;
-use crate::{entries, paths, proc};
+use crate::{entries, paths, proc, topology};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::examination::{Disk, HostFindings, HostQuestion};
 use rankdeck_proto::folders;
@@ -68,6 +68,10 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
         let (asked, folder) = (question.clone(), workdir.clone());
         bounded(program::ENV_PATIENCE * 2, move || program::probe_environment(&asked, &env, &folder))
     });
+    let topology = question.bind.then(|| {
+        let has_gpus = question.gpus;
+        bounded(DRIVER + DISK, move || topology::of_this_host(has_gpus))
+    });
     let gpus = bounded(DRIVER, machine::gpus);
     let disk = bounded(DISK, {
         let workdir = workdir.clone();
@@ -90,6 +94,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
     let route = question.master.as_deref().map(|master| machine::route(master, question));
     let (probed, code) = program.wait().unwrap_or_default();
     let (driver, gpus, gpus_unknown) = gpus.wait().unwrap_or_default();
+    let topology = topology.and_then(BoundedTask::wait);
     let disk = disk.wait().unwrap_or_else(|| Disk {
         path: workdir.display().to_string(),
         error: Some(format!("no response within {} s", DISK.as_secs())),
@@ -124,6 +129,7 @@ pub(crate) fn examine(question: &HostQuestion) -> HostFindings {
         gpu_check,
         session: machine::session(),
         code,
+        topology,
         answered: wall_time(),
     }
 }

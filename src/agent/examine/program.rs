@@ -625,6 +625,31 @@ mod tests {
         assert!(probed.program.is_none() && probed.setup.unwrap() == "because");
     }
 
+    /// The words of the shell, of the loader or of the interpreter itself.
+    #[test]
+    fn interpreter_that_does_not_run_is_reported_with_its_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("python3");
+        for (content, expected) in [
+            ("#!/nonexistent/python\n", "python3"),
+            (
+                "#!/bin/sh\necho 'libpython3.so: cannot open shared object file' >&2\nexit 127\n",
+                "libpython3.so",
+            ),
+            ("#!/bin/sh\necho 'No module named encodings' >&2\nexit 1\n", "No module named encodings"),
+            ("#!/bin/sh\nexit 1\n", "no output"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let command = vec![path.display().to_string(), "train.py".to_owned()];
+            let question = HostQuestion { command, ..HostQuestion::default() };
+            let error = super::probe(&question, folder.path()).program.unwrap().error.unwrap();
+            let (_, words) = error.error.split_once("`: ").unwrap_or_else(|| panic!("{error:?}"));
+            assert!(words.contains(expected), "{content}: {error:?}");
+            assert!(error.hint.contains("-c 1"), "{error:?}");
+        }
+    }
+
     #[test]
     fn missing_python_proposes_python3() {
         let folder = tempfile::tempdir().unwrap();

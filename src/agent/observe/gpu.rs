@@ -6,7 +6,7 @@
 //! Invariant: a GPU keeps the index under which it was seen first. A driver that has lost one counts the
 //! others again from 0, and the history of a GPU must not pass to another.
 
-use super::nvml::{Shares, Traffic, load, sample};
+use super::nvml::{Shares, Traffic, load, pci_address, sample};
 use crate::proc;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
@@ -286,6 +286,15 @@ impl VisibleGpu {
 /// GPUs that programs see here, 0 without a driver.
 pub(crate) fn visible_count() -> u32 {
     load().map_or(0, |nvml| visible_gpus(&sample(&nvml, &mut Shares::default())).len() as u32)
+}
+
+/// PCI addresses of the GPUs as sysfs has them, by the index that a plan uses.
+pub(crate) fn pci_addresses() -> Vec<(u32, String)> {
+    let Some(nvml) = load() else { return Vec::new() };
+    let all = sample(&nvml, &mut Shares::default());
+    let count = visible_gpus(&all).len().max(all.len()) as u32;
+    let address = |index| Some((index, pci_address(&nvml, planned_gpu(index, &all)?.index)?));
+    (0..count).filter_map(address).collect()
 }
 
 /// The GPUs that programs of this user see, in the order in which they count them. `None` stands for an

@@ -132,6 +132,17 @@ fn instances(device: &Device<'_>) -> Vec<GpuInstance> {
     samples.collect()
 }
 
+/// Returns the PCI address of a GPU as sysfs has it: `0000:3b:00.0`.
+pub(crate) fn pci_address(nvml: &Nvml, index: u32) -> Option<String> {
+    sysfs_address(&nvml.device_by_index(index).ok()?.pci_info().ok()?.bus_id)
+}
+
+/// NVML has eight digits of the domain, and capitals.
+fn sysfs_address(bus_id: &str) -> Option<String> {
+    let (domain, rest) = bus_id.split_once(':')?;
+    Some(format!("{:0>4}:{rest}", domain.trim_start_matches('0')).to_lowercase())
+}
+
 /// Returns memory faults of a GPU, as far as the driver reports them.
 pub(crate) fn health(nvml: &Nvml, gpu: &GpuSample) -> GpuHealth {
     let mut health = GpuHealth { uncorrected: gpu.ecc_uncorrected.unwrap_or(0), ..GpuHealth::default() };
@@ -267,6 +278,18 @@ fn links(nvml: &Nvml, device: &nvml_wrapper::Device<'_>) -> Option<[Option<u64>;
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn pci_address_is_that_of_sysfs() {
+        for (bus_id, address) in [
+            ("00000000:3B:00.0", "0000:3b:00.0"),
+            ("0000:3B:00.0", "0000:3b:00.0"),
+            ("00010000:01:00.0", "10000:01:00.0"),
+        ] {
+            assert_eq!(sysfs_address(bus_id).as_deref(), Some(address));
+        }
+        assert_eq!(sysfs_address(""), None);
+    }
 
     #[test]
     fn latest_share_of_a_process_counts() {

@@ -12,6 +12,7 @@ use crate::supervise::setup::{self, Container, ScriptContext};
 use crate::supervise::spawn::RankCommand;
 use crate::supervise::work_folder::{self, WorkFolder};
 use crate::supervise::{libtorch, script_checkpoints};
+use crate::topology;
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec};
 use rankdeck_proto::pack::{self, PackIndex};
@@ -19,8 +20,10 @@ use rankdeck_proto::process::HIDDEN;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::trust;
 use rankdeck_types::code::Code;
+use rankdeck_types::cores::{self, CpuSet};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::RunId;
+use rankdeck_types::experiment::CoreBinding;
+use rankdeck_types::ids::{Rank, RunId};
 use rankdeck_types::plan::{
     PlannedHost, PlannedRank, RankContext, is_inheritable, rank_command, rank_environment,
 };
@@ -71,6 +74,8 @@ pub(crate) struct PreparedHost {
     private: LaunchSecrets,
     /// The checkpoint from which a script resumes.
     pub resumed: Option<Arc<OpenWatch>>,
+    /// The CPUs that ranks are bound to (`launch.bind`).
+    cpus: BTreeMap<Rank, CpuSet>,
     /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
 }
@@ -96,6 +101,7 @@ impl PreparedHost {
             // Checkpoints, replay and TensorBoard files are private; programs of the user decide for
             // themselves.
             umask: if spec.plan.is_builtin() { 0o077 } else { self.facts.umask },
+            cpus: self.cpus.get(&rank.rank).cloned(),
         })
     }
 
@@ -178,6 +184,7 @@ impl PreparedHost {
             // Displays of an environment omit their values (REACH-1).
             own.push((HIDDEN, requested.names().collect::<Vec<_>>().join(",").into()));
         }
+        own.extend(self.cpus.get(&rank.rank).map(|cpus| ("RANKDECK_CPUS", cpus.to_string().into())));
         own.extend(spec.resume_path().map(|resume| ("RANKDECK_RESUME", resume.into())));
         let recorder = self.hook.iter().flat_map(|_| {
             hook::recorder_environment(&paths.generation_dir(*generation))
@@ -275,7 +282,20 @@ pub(crate) fn prepare(
     {
         notices.push(format!("results of this run will not be listed: {error}"));
     }
-    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, notices })
+    let cpus = bound_cpus(spec).unwrap_or_else(|why| {
+        notices.push(format!("{}; {}", why.error, why.hint));
+        BTreeMap::new()
+    });
+    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, cpus, notices })
+}
+
+/// Returns the CPUs of each rank of this host; empty if the run binds none.
+fn bound_cpus(spec: &LaunchSpec) -> Result<BTreeMap<Rank, CpuSet>, HintedError> {
+    if spec.plan.experiment.launch.bind != Some(CoreBinding::Auto) {
+        return Ok(BTreeMap::new());
+    }
+    let has_gpus = spec.plan.ranks_of(spec.node_rank).any(|rank| rank.gpu.is_some());
+    cores::of_ranks(&spec.plan, spec.node_rank, &topology::of_this_host(has_gpus))
 }
 
 /// Remembers where the ranks of a script work, and what is there.
@@ -421,7 +441,7 @@ pub(crate) fn is_inherited(name: &str) -> bool {
 mod tests {
     use super::*;
     use rankdeck_types::host::Host;
-    use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank};
+    use rankdeck_types::ids::{Generation, LocalRank, NodeRank};
     use rankdeck_types::plan::Plan;
 
     fn prepared(host: PlannedHost) -> PreparedHost {
@@ -445,6 +465,7 @@ mod tests {
                 ..LaunchSecrets::default()
             },
             resumed: None,
+            cpus: BTreeMap::new(),
             notices: Vec::new(),
         }
     }
@@ -611,6 +632,22 @@ mod tests {
         let instance = started("MIG-a,MIG-b");
         assert_eq!(list(&instance), "MIG-b");
         assert!(instance.argv[2].to_str().unwrap().contains("--env NCCL_HOSTID"), "{:?}", instance.argv);
+    }
+
+    #[test]
+    fn bound_rank_has_its_cpus() {
+        let spec = on_host(&spec("[\"true\"]"), &host(&[]));
+        let command = |cpus: BTreeMap<Rank, CpuSet>| {
+            PreparedHost { cpus, ..prepared(host(&[])) }.command(&spec, &RANK, std::iter::empty()).unwrap()
+        };
+        let own: CpuSet = "2-3".parse().unwrap();
+        let bound = command([(RANK.rank, own.clone())].into());
+        assert_eq!(
+            (bound.cpus, &bound.env[OsStr::new("RANKDECK_CPUS")]),
+            (Some(own), &OsString::from("2-3"))
+        );
+        let free = command(BTreeMap::new());
+        assert!(free.cpus.is_none() && !free.env.contains_key(OsStr::new("RANKDECK_CPUS")));
     }
 
     #[test]

@@ -6,7 +6,9 @@
 
 use crate::proc::{self, ProcessKey};
 use crate::supervise::{cgroup::Cgroup, groups};
+use crate::topology::ThreadBinding;
 use rankdeck_proto::trust;
+use rankdeck_types::cores::CpuSet;
 use rankdeck_types::ids::Rank;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -28,6 +30,8 @@ pub(crate) struct RankCommand {
     pub log: PathBuf,
     /// Its file mode mask.
     pub umask: u32,
+    /// The CPUs that it is bound to; `None`: those of the agent.
+    pub cpus: Option<CpuSet>,
 }
 
 /// A process that was started, or why it was not.
@@ -80,6 +84,14 @@ fn start(rank: &RankCommand, cgroup: Option<&Cgroup>) -> SpawnResult {
         .stderr(other);
     let door = cgroup.and_then(|cgroup| cgroup.door().ok());
     groups::bind_to_this_thread(&mut command, rank.umask, door);
+    let binding = rank.cpus.as_ref().map(|cpus| {
+        ThreadBinding::new(cpus).map_err(|error| {
+            format!(
+                "cannot bind the rank to CPUs {cpus}: {error}; `launch.bind = \"none\"` starts it unbound"
+            )
+        })
+    });
+    let _binding = binding.transpose()?;
     let child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();

@@ -189,7 +189,7 @@ pub(crate) struct DrillArgs {
     /// Keep the files of all runs [default: of cases that failed]
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Skip the prompt about GPUs that others use
+    /// Skip the prompt about GPUs that others use and your runs elsewhere
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
     /// Override a config key (`learn.gamma=0.98`) or unset it (`~KEY`)

@@ -3,8 +3,8 @@
 //!
 //! Each case is a run that `rankdeck run` launches, with its checks, and that only a drill may break (DRILL-1).
 //!
-//! - DRILL-5: a drill starts no case while another run of this user is live on its hosts, and uses no GPU that others
-//!   hold without a question or `--yes`.
+//! - DRILL-5: a drill starts no case while another run of this user is live in a working directory of its hosts. Without
+//!   a prompt or `--yes`, it starts none beside a run in another directory, or on a GPU that others use.
 //! - DRILL-6: whatever ends a case, its run is stopped, and every host is scanned for what is left.
 
 use crate::app::signals::ConsoleSignals;
@@ -24,7 +24,7 @@ use crate::cli::support::run_name::{self, new_run_id};
 use crate::cli::support::{Failure, code, interrupt, print, prompt, sources};
 use rankdeck_config::HostsSource;
 use rankdeck_link::{AgentCommand, LineSink, Links};
-use rankdeck_proto::drill::{DrillFault, DrillOrder, STRUCK};
+use rankdeck_proto::drill::{DrillFault, DrillOrder, SLICE_MS, STRUCK};
 use rankdeck_proto::files::Removal;
 use rankdeck_proto::holders::{Holder, HolderList};
 use rankdeck_proto::run_entry::{HostRunState, RunEntry, RunTraces};
@@ -33,7 +33,7 @@ use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::{Rank, RunId};
 use rankdeck_types::words::{clean, clip, plural};
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,8 +91,9 @@ pub(crate) async fn drill(
         plural(hosts.len(), "host"),
         support::expected(&cases, args.train_s)
     ));
-    interrupt::before_start(refuse_beside_live_runs(&hosts, &args, &BTreeSet::new())).await?;
-    interrupt::before_start(confirm_gpus(&hosts, &args)).await?;
+    let (none, mut confirmed) = (BTreeSet::new(), BTreeSet::new());
+    let elsewhere = interrupt::before_start(refuse_beside_live_runs(&hosts, &args, &none)).await?;
+    interrupt::before_start(confirm_use(&hosts, &args, elsewhere, (&none, &mut confirmed))).await?;
     let launch = &draft.experiment.launch;
     let mut drill = Drill {
         binary: own_binary()?,
@@ -111,9 +112,9 @@ pub(crate) async fn drill(
     let mut records: Vec<CaseRecord> = Vec::new();
     let mut failure = None;
     for (index, case) in cases.iter().enumerate() {
-        // A run may have been launched since the case before.
+        // Somebody may have taken the hosts since the case before.
         if index > 0
-            && let Err(why) = refuse_beside_live_runs(&drill.hosts, &args, &drill.launched).await
+            && let Err(why) = drill.check_use(&mut confirmed).await
         {
             failure = Some(why);
             break;
@@ -169,16 +170,17 @@ pub(crate) async fn drill(
     Ok(result)
 }
 
-/// DRILL-5. A drill would take its cores, GPUs and time from a run that matters.
+/// DRILL-5. A drill would take its cores, GPUs and time from a run that matters. Returns runs in other working
+/// directories, which may leave the drill its share.
 ///
 /// `own`: runs of this drill; what is left of one was reported, and its case has failed.
 async fn refuse_beside_live_runs(
     hosts: &[Host],
     args: &DrillArgs,
     own: &BTreeSet<String>,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let lists = run_index::list(hosts, &args.host_keys).await?;
-    let mut silent = Vec::new();
+    let (mut silent, mut elsewhere) = (Vec::new(), BTreeMap::new());
     for (host, list) in hosts.iter().zip(lists) {
         let list = match list {
             Ok(list) => list,
@@ -194,10 +196,15 @@ async fn refuse_beside_live_runs(
                     "wait for it with `rankdeck wait {run}`, or stop it with `rankdeck stop {run}`"
                 )));
         }
+        // Hosts that are one machine report the same run.
+        for other in list.elsewhere.into_iter().filter(|other| !own.contains(&other.run.0)) {
+            let line = format!("run {} is live on {}, in {}", other.run, host.name, other.run_dir);
+            elsewhere.entry(other.run_dir).or_insert(line);
+        }
     }
     match silent.into_iter().next() {
         Some(error) => Err(Failure::host(error.error).hint(error.hint)),
-        None => Ok(()),
+        None => Ok(elsewhere.into_values().collect()),
     }
 }
 
@@ -206,27 +213,36 @@ fn live_beside<'a>(runs: &'a [RunEntry], own: &BTreeSet<String>) -> Option<&'a R
     runs.iter().find(|entry| entry.state != HostRunState::Finished && !own.contains(&entry.run.0))
 }
 
-/// DRILL-5
-async fn confirm_gpus(hosts: &[Host], args: &DrillArgs) -> Result<(), Failure> {
-    let mut used = Vec::new();
+/// DRILL-5. Asks about what uses the hosts and was not confirmed yet: runs in other working directories, and processes on
+/// GPUs that the drill may use.
+async fn confirm_use(
+    hosts: &[Host],
+    args: &DrillArgs,
+    elsewhere: Vec<String>,
+    (own, confirmed): (&BTreeSet<String>, &mut BTreeSet<String>),
+) -> Result<(), Failure> {
+    let mut used = elsewhere;
     for (host, list) in hosts.iter().zip(gpu_holders(hosts, args).await?) {
         let holders = list.map_err(|error| Failure::host(error.error).hint(error.hint))?;
-        used.extend(holders.iter().filter(|holder| may_use(host, holder)).map(|holder| {
+        let is_other = |holder: &&Holder| holder.run.as_ref().is_none_or(|run| !own.contains(run));
+        used.extend(holders.iter().filter(|holder| may_use(host, holder)).filter(is_other).map(|holder| {
             let gpus: Vec<String> = holder.gpus.iter().map(|share| share.index.to_string()).collect();
             let Holder { pid, user, command, .. } = holder;
             format!("GPU {} on {}: {user}, pid {pid}, {}", gpus.join(", "), host.name, clip(command, 60))
         }));
     }
+    used.retain(|line| !confirmed.contains(line));
     if used.is_empty() {
         return Ok(());
     }
     used.iter().take(LISTED).for_each(|line| stderr::line(&clean(line)));
-    let question = format!("run the drill on GPUs that {} already use?", plural(used.len(), "process"));
+    let question = format!("run the drill beside {}?", plural(used.len(), "other program"));
     if args.yes || prompt::can_confirm() && prompt::yes(&question).await {
+        confirmed.extend(used);
         return Ok(());
     }
-    Err(Failure::usage("nothing was started: others use these GPUs")
-        .hint("choose other GPUs with `--gpus`, confirm the prompt, or pass `--yes`"))
+    Err(Failure::usage("no case was started: other programs use these hosts")
+        .hint("wait for them, choose other GPUs with `--gpus`, confirm the prompt, or pass `--yes`"))
 }
 
 /// Whether a drill on this host may use a GPU of that process.
@@ -298,6 +314,12 @@ impl CaseState {
 }
 
 impl Drill<'_> {
+    /// DRILL-5
+    async fn check_use(&self, confirmed: &mut BTreeSet<String>) -> Result<(), Failure> {
+        let elsewhere = refuse_beside_live_runs(&self.hosts, self.args, &self.launched).await?;
+        confirm_use(&self.hosts, self.args, elsewhere, (&self.launched, confirmed)).await
+    }
+
     /// Launches a run, breaks it, stops it, and measures. `None`: interrupted.
     ///
     /// # Errors
@@ -319,7 +341,13 @@ impl Drill<'_> {
             let failed = u8::try_from(console.exit.unwrap_or(1)).unwrap_or(code::FAILED).max(code::FAILED);
             return if self.interrupted { Ok(None) } else { Err(console.failure(failed)) };
         };
-        let record = self.measure(case, &run, &console, state).await?;
+        let record = match self.measure(case, &run, &console, state).await {
+            Ok(record) => record,
+            Err(failure) => {
+                stderr::line(&format!("note: run {run} is kept; `rankdeck stop {run}`, `rankdeck rm {run}`"));
+                return Err(failure);
+            }
+        };
         if self.interrupted {
             // What the stop of the run has left is the only result of an interrupted case.
             let left = &record.processes_left;
@@ -403,6 +431,10 @@ impl Drill<'_> {
             state.notes.push(format!("the program ended before the fault: {}", console.error()));
             return Ok(());
         }
+        state.skipped = judge::inapplicable(case, &console.events);
+        if state.skipped.is_some() {
+            return Ok(());
+        }
         state.victim = console.events.victim();
         let patience = case.patience(self.stop_s);
         match case {
@@ -449,7 +481,14 @@ impl Drill<'_> {
             state.notes.push(format!("unknown host `{host}`"));
             return;
         };
-        let order = DrillOrder { run: RunId(run.clone()), rank: Rank(*rank as u32), fault, seconds };
+        let order = DrillOrder {
+            run: RunId(run.clone()),
+            rank: Rank(*rank as u32),
+            fault,
+            seconds,
+            // Two slices per step: a rank that makes several steps in one is late in few of them.
+            slice_ms: console.events.collective_ms().map_or(SLICE_MS, |step| (step / 2.0) as u64),
+        };
         let (sender, mut struck) = mpsc::unbounded_channel();
         let command = AgentCommand {
             args: [&["drill", "--workdir", &host.workdir].map(str::to_owned)[..], &order.words()[..]]

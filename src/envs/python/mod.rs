@@ -177,9 +177,7 @@ pub fn default_workers(env: &Env) -> usize {
     if env.is_atari() || env.vector.is_some() || env.id.starts_with(ENVPOOL) {
         return 1;
     }
-    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
+    process::rank_cores()
 }
 
 /// What ids of EnvPool begin with; it has threads of its own.

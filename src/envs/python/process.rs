@@ -546,17 +546,23 @@ fn anonymous(name: &std::ffi::CStr) -> io::Result<File> {
 /// `env.worker_threads`. Without it, Atari emulators take this rank's share of the cores, since the trainer
 /// waits while they compute; others have what the rank has.
 fn worker_threads(env: &Env) -> u32 {
-    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    env.worker_threads.unwrap_or_else(|| share(env.is_atari(), cores, number))
+    let threads = std::env::var("OMP_NUM_THREADS").ok().and_then(|threads| threads.parse().ok());
+    env.worker_threads.unwrap_or_else(|| share(env.is_atari(), rank_cores(), threads))
 }
 
-fn share(emulators: bool, cores: usize, number: impl Fn(&str) -> Option<usize>) -> u32 {
-    let threads = if emulators {
-        cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
-    } else {
-        number("OMP_NUM_THREADS").unwrap_or(1)
-    };
+/// Cores of this rank: all that it may use if it is bound to some of the host's (`launch.bind`), else its share.
+pub(super) fn rank_cores() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let ranks = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|ranks| ranks.parse().ok());
+    cores_of_rank(cores, ranks, std::env::var_os("RANKDECK_CPUS").is_some())
+}
+
+fn cores_of_rank(cores: usize, ranks: Option<usize>, is_bound: bool) -> usize {
+    if is_bound { cores } else { cores / ranks.unwrap_or(1).max(1) }
+}
+
+fn share(emulators: bool, cores: usize, threads: Option<usize>) -> u32 {
+    let threads = if emulators { cores } else { threads.unwrap_or(1) };
     threads.clamp(1, 4096) as u32
 }
 
@@ -688,17 +694,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn emulator_threads_share_cores_over_local_ranks() {
-        let local = |ranks: Option<usize>| {
-            move |key: &str| match key {
-                "LOCAL_WORLD_SIZE" => ranks,
-                _ => Some(3),
-            }
-        };
-        assert_eq!(share(true, 16, local(None)), 16);
-        assert_eq!(share(true, 16, local(Some(4))), 4);
-        assert_eq!(share(true, 2, local(Some(8))), 1);
-        assert_eq!(share(false, 16, local(Some(1))), 3, "as many as the rank");
+    fn rank_has_its_share_of_cores_or_those_it_is_bound_to() {
+        for (cores, ranks, is_bound, expected) in
+            [(16, None, false, 16), (16, Some(4), false, 4), (2, Some(8), false, 0), (4, Some(4), true, 4)]
+        {
+            assert_eq!(cores_of_rank(cores, ranks, is_bound), expected);
+        }
+    }
+
+    #[test]
+    fn only_emulators_have_a_thread_per_core() {
+        assert_eq!((share(true, 16, Some(3)), share(true, 0, None)), (16, 1));
+        assert_eq!((share(false, 16, Some(3)), share(false, 16, None)), (3, 1));
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 /// Variables of a rank besides those of torchrun.
-const VARIABLES: [(&str, &str); 17] = [
+const VARIABLES: [(&str, &str); 18] = [
     ("RANKDECK_RUN", "name of the run"),
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
@@ -51,6 +51,10 @@ const VARIABLES: [(&str, &str); 17] = [
     (
         "RANKDECK_DEVICE",
         "`cpu`, or `cuda:INDEX` among the visible GPUs. A rank on a MIG instance sees only that instance: `cuda:0`, with `LOCAL_RANK` 0",
+    ),
+    (
+        "RANKDECK_CPUS",
+        "CPUs that the rank is bound to, such as `0-3,8`; set only with `launch.bind = \"auto\"`",
     ),
     ("RANKDECK_RESUME", "checkpoint to resume from; set only if the generation resumes"),
     ("RANKDECK_CHECK_COLLECTIVES", "`1` if every collective is compared across ranks before it starts"),

@@ -62,6 +62,10 @@ pub(crate) struct RunEvents {
     pub(crate) last_step: Option<u64>,
     /// Lines that show progress.
     pub(crate) step_lines: u32,
+    /// Whether a rank has entered a collective; `None`: nothing was reported about that.
+    pub(crate) has_collectives: Option<bool>,
+    /// When a number of collectives was reported: first and last time, and those numbers.
+    pub(crate) collectives: Option<[(f64, u64); 2]>,
     pub(crate) checkpoint: Option<SeenCheckpoint>,
     pub(crate) verdicts: Vec<SeenVerdict>,
     pub(crate) end: Option<SeenEnd>,
@@ -71,6 +75,13 @@ impl RunEvents {
     /// Whether every rank has a process.
     pub(crate) fn is_up(&self) -> bool {
         self.world_size > 0 && self.up.len() as u64 == self.world_size
+    }
+
+    /// Milliseconds between two collectives; `None`: unknown.
+    pub(crate) fn collective_ms(&self) -> Option<f64> {
+        let [(from, first), (to, last)] = self.collectives?;
+        let count = last.checked_sub(first).filter(|count| *count > 0)?;
+        Some((to - from) * 1000.0 / count as f64)
     }
 
     /// The rank that is broken, and its host: the last one, so that rank 0 keeps reporting.
@@ -104,7 +115,17 @@ impl RunEvents {
                     false => self.up.remove(&rank),
                 };
             }
-            "progress" => self.on_step(number("env_step").or(number("train_iter"))),
+            "progress" => {
+                self.on_step(number("env_step").or(number("train_iter")));
+                let ranks = line["per_rank"].as_array().into_iter().flatten();
+                let entered = ranks.filter_map(|rank| rank["collective_seq"].as_u64()).max();
+                let has_some = entered.map(|seq| seq > 0 || self.has_collectives == Some(true));
+                self.has_collectives = has_some.or(self.has_collectives);
+                if let Some(seq) = entered.filter(|seq| *seq > 0) {
+                    let [first, _] = self.collectives.unwrap_or([(at, seq); 2]);
+                    self.collectives = Some([first, (at, seq)]);
+                }
+            }
             "metrics" => {
                 let shown = line["progress"]["done"].as_u64().filter(|done| *done > 0);
                 self.on_step(number("env_step").or(shown));
@@ -205,6 +226,28 @@ mod tests {
         events.on_line(3.0, &started(1));
         events.on_line(3.0, &json!({"kind": "progress", "env_step": 0, "train_iter": 5}));
         assert_eq!((events.generation, events.up.len(), events.first_step), (1, 0, Some(5)));
+    }
+
+    #[test]
+    fn collectives_are_known_once_one_was_entered() {
+        let mut events = RunEvents::default();
+        let progress = |sequences: &[u64]| {
+            let ranks: Vec<Value> = sequences.iter().map(|seq| json!({"collective_seq": seq})).collect();
+            json!({"kind": "progress", "env_step": 1, "per_rank": ranks})
+        };
+        for (sequences, expected) in [
+            (&[][..], None),
+            (&[0, 0], Some(false)),
+            (&[0, 3], Some(true)),
+            (&[0, 0], Some(true)),
+            (&[], Some(true)),
+        ] {
+            events.on_line(1.0, &progress(sequences));
+            assert_eq!(events.has_collectives, expected, "{sequences:?}");
+        }
+        assert_eq!(events.collective_ms(), None);
+        events.on_line(3.0, &progress(&[43, 42]));
+        assert_eq!(events.collective_ms(), Some(50.0));
     }
 
     #[test]

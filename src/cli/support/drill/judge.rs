@@ -190,6 +190,19 @@ pub(crate) fn judge(facts: CaseFacts<'_>) -> CaseRecord {
     }
 }
 
+/// Why a case does not apply to this program. A slow rank is found by the ranks that wait for it.
+pub(crate) fn inapplicable(case: DrillCase, events: &RunEvents) -> Option<String> {
+    match case {
+        DrillCase::Slow if events.world_size == 1 => {
+            Some("the run has one rank: no other rank waits for it".to_owned())
+        }
+        DrillCase::Slow if events.has_collectives == Some(false) => {
+            Some("the ranks enter no collectives that rankdeck sees: a slow rank is not named".to_owned())
+        }
+        _ => None,
+    }
+}
+
 /// Whether there is nothing more to wait for after the fault.
 pub(crate) fn is_reported(
     case: DrillCase,
@@ -442,6 +455,22 @@ mod tests {
         assert_eq!(of(ResumeFacts { has_checkpoint: false, ..base }), (Failed, None));
         assert_eq!(of(ResumeFacts { first: None, ..base }), (Failed, None));
         assert_eq!(of(ResumeFacts { saved: None, before: None, ..base }), (Failed, None));
+    }
+
+    #[test]
+    fn slow_rank_needs_others_that_wait_for_it() {
+        let events = |world_size: u64, has_collectives: Option<bool>| RunEvents {
+            world_size,
+            has_collectives,
+            ..RunEvents::default()
+        };
+        for (world_size, collectives, applies) in
+            [(2, Some(true), true), (2, None, true), (2, Some(false), false), (1, Some(true), false)]
+        {
+            let events = events(world_size, collectives);
+            assert_eq!(inapplicable(Slow, &events).is_none(), applies, "{world_size} {collectives:?}");
+            assert_eq!(inapplicable(Freeze, &events), None);
+        }
     }
 
     /// DRILL-3

@@ -21,13 +21,15 @@ use rankdeck_core::launch_size;
 use rankdeck_link::{self, AgentCommand, AgentReply, Links, Prompter};
 use rankdeck_proto::examination::{EnvQuestion, HostFindings, HostQuestion, Peer};
 use rankdeck_types::code::Code;
+use rankdeck_types::cores::{self, CpuSet};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::Experiment;
+use rankdeck_types::experiment::{CoreBinding, Experiment};
 use rankdeck_types::host::{GpuSelection, Host, Transport};
 use rankdeck_types::ids::{LocalRank, Rank};
-use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost};
 use rankdeck_types::template::RankValues;
 use rankdeck_types::variables;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -219,16 +221,49 @@ fn evaluate(subject: &PreflightInput<'_>, answers: Vec<Result<HostAnswer, Hinted
     }
     let probes: Vec<_> =
         answers.iter().filter_map(|answer| Some(answer.as_ref().ok()?.findings.probe.clone())).collect();
+    let plan = (probes.len() == draft.hosts.len())
+        .then(|| draft.resolve(&probes).and_then(|plan| launch_size::check(&plan).map(|()| plan)));
+    if let Some(Ok(plan)) = &plan {
+        name_cores(plan, &answers, &mut columns);
+    }
     PreflightReport {
         hosts: draft.hosts.iter().map(|host| host.name.clone()).collect(),
-        plan: (probes.len() == draft.hosts.len())
-            .then(|| draft.resolve(&probes).and_then(|plan| launch_size::check(&plan).map(|()| plan))),
+        plan,
         peer_addresses: peer_addresses(draft, &answers),
         answers,
         columns,
         took: Duration::ZERO,
         last: Vec::new(),
     }
+}
+
+/// Adds the CPUs of each rank to the check of a host's ranks, or why they are not bound.
+fn name_cores(plan: &Plan, answers: &[Result<HostAnswer, HintedError>], columns: &mut [Vec<CheckResult>]) {
+    let index = CHECKS.iter().position(|name| *name == "ranks").unwrap_or_default();
+    for ((planned, answer), column) in plan.hosts.iter().zip(answers).zip(columns) {
+        let (Ok(answer), Some(cell)) = (answer, column.get_mut(index)) else { continue };
+        let Some(bound) = bound_ranks(plan, planned, answer) else { continue };
+        match bound {
+            Ok(sets) => {
+                let sets: Vec<String> = sets.values().map(CpuSet::to_string).collect();
+                cell.text += &format!(", bound to CPUs {}", sets.join(" "));
+            }
+            Err(why) if cell.status == CheckStatus::Passed => {
+                *cell = CheckResult::warning(why.error, why.hint, "launch.bind");
+            }
+            Err(why) => cell.text += &format!("; {}", why.error),
+        }
+    }
+}
+
+/// Returns the CPUs of each rank of a host; `None` if they are not to be bound.
+fn bound_ranks(
+    plan: &Plan,
+    planned: &PlannedHost,
+    answer: &HostAnswer,
+) -> Option<Result<BTreeMap<Rank, CpuSet>, HintedError>> {
+    let topology = answer.findings.topology.as_ref().filter(|_| plan.has_ranks(planned.node_rank))?;
+    Some(cores::of_ranks(plan, planned.node_rank, topology))
 }
 
 /// Drops connection results if a host gave no answer: hosts were not queried again, and a host that was not
@@ -562,6 +597,7 @@ fn questions(
                 folder: launch.code.as_ref().filter(|_| subject.code.is_none()).and_then(own_code),
                 gpus: uses_gpus(host),
                 planned_gpus: planned(host),
+                bind: launch.bind == Some(CoreBinding::Auto),
                 master: master.clone(),
                 listen: if expect > 0 || fixed { ports[node].clone() } else { Vec::new() },
                 also_listen: if node == 0 && expect > 0 { also.clone() } else { Vec::new() },

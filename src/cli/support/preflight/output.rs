@@ -1,13 +1,14 @@
 //! Prints a preflight as text or as JSON.
 
-use super::{CHECKS, CheckResult, CheckStatus, PreflightReport};
+use super::{CHECKS, CheckResult, CheckStatus, HostAnswer, PreflightReport, bound_ranks};
 use crate::app::stderr;
 use crate::cli::support::{Failure, print};
 use rankdeck_config::Locator;
 use rankdeck_proto::clock::wall_time;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::NetworkKind;
 use rankdeck_types::ids::RunId;
-use rankdeck_types::plan::{Plan, PlannedBackend};
+use rankdeck_types::plan::{Plan, PlannedBackend, PlannedHost};
 use rankdeck_types::words::{clean, plural};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -44,10 +45,26 @@ pub(crate) fn print(report: &PreflightReport, locator: &Locator) {
         && let Some(Ok(plan)) = &report.plan
     {
         print_plan(plan);
-        pythons(report).iter().for_each(|line| {
+        core_lines(report, plan).iter().chain(&pythons(report)).for_each(|line| {
             print::stdout(line);
         });
     }
+}
+
+/// Describes the CPUs that the ranks of each host are bound to.
+fn core_lines(report: &PreflightReport, plan: &Plan) -> Vec<String> {
+    let of_host = |(planned, answer): (&PlannedHost, &Result<HostAnswer, HintedError>)| {
+        let answer = answer.as_ref().ok()?;
+        let sets = bound_ranks(plan, planned, answer)?.ok()?;
+        let ranks: Vec<String> = sets.iter().map(|(rank, set)| format!("{rank}={set}")).collect();
+        let unused = answer.findings.topology.as_ref()?.unused(sets.values());
+        let unused = match unused.is_empty() {
+            true => String::new(),
+            false => format!("; unused: {unused}, on sockets without a GPU of the run"),
+        };
+        Some(format!("  cpus  {}  ranks {}{unused}", clean(&planned.host.name), ranks.join(" ")))
+    };
+    plan.hosts.iter().zip(&report.answers).filter_map(of_host).collect()
 }
 
 /// Describes the interpreter of the ranks on each host.
@@ -191,7 +208,7 @@ fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, St
         let (hint, place) = match (cell.key.as_str(), cell.hint.as_str()) {
             (_, "") => (String::new(), String::new()),
             ("", hint) => (hint.to_owned(), String::new()),
-            (key, hint) => (hint.to_owned(), format!("{}: ", locator.place(key))),
+            (key, hint) => (hint.to_owned(), hint_place(locator, key)),
         };
         let same = |problem: &&mut Problem| {
             (problem.status, problem.text.as_str(), problem.hint.as_str())
@@ -216,6 +233,14 @@ fn problems(report: &PreflightReport, locator: &Locator) -> Vec<(CheckStatus, St
             (status, format!("{place}{text}"), hint)
         })
         .collect()
+}
+
+/// The place that a hint begins with. Of hosts without a file, the option decides nothing but their addresses.
+fn hint_place(locator: &Locator, key: &str) -> String {
+    match locator.place(key) {
+        place if place == "--hosts" && !key.ends_with(".address") => String::new(),
+        place => format!("{place}: "),
+    }
 }
 
 /// Prints the JSON line of a command that failed before it queried the hosts: `check_finished` or
@@ -358,7 +383,8 @@ mod tests {
     use crate::cli::support::preflight::evaluate;
     use crate::cli::support::preflight::host_checks::tests::{draft, good, subject};
     use rankdeck_config::{ExperimentSource, HostsSource};
-    use rankdeck_types::error::HintedError;
+    use rankdeck_types::cores::{CpuTopology, PhysicalCore};
+    use rankdeck_types::experiment::CoreBinding;
 
     #[test]
     fn five_bad_hosts_of_a_hundred_give_five_lines() {
@@ -386,6 +412,50 @@ mod tests {
         let report = each(&|_| ("jump host gw: no response".to_owned(), "try `ssh gw`".to_owned()));
         let lines = problem_lines(&report, &locator);
         assert!(lines[0].contains("hosts h7 h20 h41 h66 h91"), "{lines:?}");
+    }
+
+    #[test]
+    fn option_with_the_hosts_is_a_place_for_addresses_only() {
+        let draft = draft(2);
+        let command = ExperimentSource::Command { words: vec!["python3".into()], ships: false };
+        let locator = Locator::new(&HostsSource::parse("h0,h1"), &command);
+        let mut broken = good();
+        broken.findings.disk.error = Some("Read-only file system".to_owned());
+        let silent = Err(HintedError::new("h1: no answer", "check it"));
+        let report = evaluate(&subject(&draft), vec![Ok(broken), silent]);
+        let lines = problem_lines(&report, &locator);
+        let hints: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("hint: ")).collect();
+        assert!(hints.contains(&"--hosts: check it"), "{lines:?}");
+        assert!(
+            hints.iter().any(|hint| hint.ends_with("`workdir`") && !hint.contains("--hosts")),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn cores_of_ranks_are_listed_or_the_reason_is() {
+        let mut draft = draft(2);
+        draft.experiment.launch.bind = Some(CoreBinding::Auto);
+        draft.hosts[0].nproc = Some(2);
+        draft.hosts[1].nproc = Some(4);
+        let core =
+            |cpu: u32| PhysicalCore { cpus: [cpu, cpu + 4].into_iter().collect(), ..Default::default() };
+        let mut answer = good();
+        answer.findings.topology =
+            Some(CpuTopology { cores: (0..3).map(core).collect(), ..CpuTopology::default() });
+        let report = evaluate(&subject(&draft), vec![Ok(answer.clone()), Ok(answer)]);
+        let plan = report.plan.as_ref().unwrap().as_ref().unwrap();
+        assert_eq!(core_lines(&report, plan), ["  cpus  h0  ranks 0=0,4 1=1-2,5-6"]);
+        let ranks = CHECKS.iter().position(|name| *name == "ranks").unwrap();
+        let cells = report.columns.iter().map(|column| &column[ranks]).collect::<Vec<_>>();
+        assert!(
+            cells[0].status == CheckStatus::Passed && cells[0].text.ends_with("0,4 1-2,5-6"),
+            "{cells:?}"
+        );
+        assert!(cells[1].status == CheckStatus::Warning && cells[1].key == "launch.bind", "{cells:?}");
+        // An agent that was not asked.
+        let report = evaluate(&subject(&draft), vec![Ok(good()), Ok(good())]);
+        assert_eq!(report.columns[0][ranks].text, "2 on 4 cores");
     }
 
     #[test]
