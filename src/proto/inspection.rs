@@ -234,6 +234,9 @@ pub struct OsState {
     /// Milliseconds until its sleep ends; `None` if it does not sleep or the end is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleep_left_ms: Option<u64>,
+    /// The lock that it waits for lies in memory that processes share: a semaphore or a lock of several processes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared_lock: bool,
 }
 
 impl OsState {

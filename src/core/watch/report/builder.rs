@@ -96,6 +96,9 @@ impl VerdictBuilder {
 /// libraries.
 const FRAMES: usize = 12;
 const TOP_FRAMES: usize = 3;
+/// Characters of a function and of its place. A generic function's name may have hundreds.
+const FUNCTION_CHARS: usize = 80;
+const PLACE_CHARS: usize = 120;
 /// Lines about other ranks.
 const OTHERS: usize = 8;
 /// Notes of an inspection.
@@ -246,9 +249,15 @@ fn stack(inspection: &Inspection) -> Vec<String> {
                 (Some(file), None) => format!("  {file}"),
                 (None, _) => String::new(),
             };
-            words::clip(&format!("{}{place}", frame.function), 160)
+            format!("{}{}", words::clip(&frame.function, FUNCTION_CHARS), end_of(&place, PLACE_CHARS))
         })
         .collect()
+}
+
+/// The last characters of a place, where its line is.
+fn end_of(place: &str, most: usize) -> String {
+    let skipped = place.chars().count().saturating_sub(most);
+    words::clip(&place.chars().skip(skipped).collect::<String>(), most)
 }
 
 /// Describes what a rank does in a few words; equal for ranks that do the same.

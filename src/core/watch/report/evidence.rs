@@ -7,7 +7,7 @@ use crate::report::VerdictReport;
 use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
 use crate::watch::history::hosts::LinkLoss;
 use crate::watch::history::inspections::{self, user_frame};
-use crate::watch::history::program::{self, dead_child};
+use crate::watch::history::program;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::group_arguments::{ArgumentFault, ArgumentMismatch};
 use crate::watch::patterns::input::InputBound;
@@ -183,9 +183,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
 
 /// The child that has exited, and how: `pid 77, killed by SIGKILL`.
 fn ended_child(view: &RankView<'_>) -> Option<String> {
-    let lost = program::lost_worker(view);
-    let zombie = lost.filter(|lost| !lost.reaped).map(|lost| lost.pid).or_else(|| dead_child(view));
-    let pid = zombie.or(lost.map(|lost| lost.pid))?;
+    let pid = program::lost_worker(view)?.pid;
     let known = view.inspection().and_then(|inspection| {
         inspection
             .children

@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
-    BlockingProcess, Frame, HOLDS_GIL, Inspection, Obstacle, Pressure, StackMethod, ThreadStack,
+    BlockingProcess, Frame, HOLDS_GIL, Inspection, OF_CHILD, Obstacle, Pressure, StackMethod, ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
@@ -280,6 +280,35 @@ fn p30_hook_counters_name_python_rank() {
     expect(&verdict, Some(1), Reason::Lock);
     insta::assert_snapshot!("python_rank", verdict.reason);
     assert!(verdict.latency_s < 7.5);
+}
+
+/// A native program holds a lock below functions with long names; a Python worker of it waits for orders.
+#[test]
+fn own_line_below_long_names_is_in_evidence() {
+    let mut c = trained(1);
+    let mut inspection = inspection_at(1, "row", "src/trainer/inject/injection.rs", 489);
+    let frame = |function: String, file: &str| Frame { function, file: Some(file.into()), line: Some(165) };
+    let generic = format!("<{}>::aux_phase", "rankdeck_trainer[0123456789abcdef]::algo::Generic".repeat(6));
+    inspection.threads[0].frames.push(frame(generic, "src/trainer/algo/ppg.rs"));
+    inspection.threads.insert(
+        0,
+        ThreadStack {
+            tid: 2001,
+            name: format!("{OF_CHILD}2001 (python3)"),
+            how: StackMethod::Python,
+            frames: vec![frame("serve".into(), "/w/worker.py")],
+        },
+    );
+    c.agents[0].inspections.insert(1, inspection);
+    c.hang(1, |sample| {
+        sample.wchan = "futex_do_wait".into();
+        sample.page.as_mut().unwrap().phase = Phase::Learn;
+    });
+    let verdict = alarm(&mut c, 7_000);
+    expect(&verdict, Some(1), Reason::Lock);
+    let side = verdict.card.culprit.clone().unwrap();
+    assert_eq!(side.at, "src/trainer/inject/injection.rs:489 in row");
+    assert!(side.stack.iter().any(|line| line.ends_with("src/trainer/algo/ppg.rs:165")), "{side:?}");
 }
 
 #[test]

@@ -91,6 +91,109 @@ fn dead_worker_outside_known_libraries_is_named() {
     );
 }
 
+/// The rank waits with `files` on its stack; it has what `shows` writes in the sample that shows its last collective,
+/// and in all later ones.
+fn falls_silent(wchan: &str, files: &[&str], shows: Does<'_>) -> Cluster {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let both = [(77, 'S'), (78, 'S')];
+    drive(&mut c, 5_000, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        sample.signals.children =
+            both.iter().filter(|_| rank == 1).map(|(pid, state)| child(*pid, *state)).collect();
+    });
+    // One more collective, and the worker is gone before the next sample.
+    drive(&mut c, 250, |rank, now, sample| {
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        if rank == 1 {
+            shows(0, sample, &mut Inspection::default());
+        }
+    });
+    late(&mut c, 12_000, &|at, sample, inspection| {
+        sample.wchan = wchan.into();
+        inspection.threads = python(files);
+        shows(at, sample, inspection);
+    });
+    c
+}
+
+/// The other end of the pipe that the rank reads.
+fn reads_from(inspection: &mut Inspection, ends: &[u32]) {
+    inspection.awaits = ends.to_vec();
+    let holders = ends.iter().map(|pid| holder(*pid, "python train.py")).collect();
+    inspection.obstacle = Some(Obstacle::Pipe { ends: holders, reads: true });
+}
+
+const CONNECTION: [&str; 2] = ["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"];
+
+#[test]
+fn worker_killed_right_after_a_collective_is_named() {
+    for wchan in ["anon_pipe_read", "unix_stream_read_generic", "unix_stream_data_wait", "anon_pipe_write"] {
+        let c = falls_silent(wchan, &CONNECTION, &|_, sample, inspection| {
+            shows(sample, inspection, &[(77, 'Z'), (78, 'S')]);
+            reads_from(inspection, &[78]);
+        });
+        red(&c, Reason::WorkerDied);
+        assert!(evidence(&c).contains("child process 77 (python) was killed by SIGKILL"), "{}", evidence(&c));
+    }
+}
+
+#[test]
+fn worker_that_the_program_reaped_is_named() {
+    let reaped = |files: &[&str], ends: &[u32]| {
+        falls_silent("unix_stream_read_generic", files, &|_, sample, inspection| {
+            shows(sample, inspection, &[(78, 'S')]);
+            reads_from(inspection, ends);
+        })
+    };
+    red(&reaped(&CONNECTION, &[78]), Reason::WorkerDied);
+    red(&reaped(&["/w/train.py"], &[]), Reason::WorkerDied);
+    // A program that was started with `subprocess` answers by itself.
+    red(&reaped(&["/usr/lib/python3.11/subprocess.py", "/w/train.py"], &[78]), Reason::Pipe);
+}
+
+#[test]
+fn worker_that_died_before_it_was_seen_is_named() {
+    let queue = ["/usr/lib/python3.11/multiprocessing/queues.py", "/w/train.py"];
+    let young = |ends: &'static [u32]| {
+        falls_silent("anon_pipe_read", &queue, &move |_, sample, inspection| {
+            shows(sample, inspection, &[(77, 'S'), (78, 'S'), (90, 'Z')]);
+            reads_from(inspection, ends);
+        })
+    };
+    red(&young(&[]), Reason::WorkerDied);
+    red(&young(&[78]), Reason::Pipe);
+}
+
+#[test]
+fn lock_that_a_dead_worker_shared_is_explained_by_it() {
+    let held = |shared: bool, files: &[&str], left: &'static [(u32, char)]| {
+        falls_silent("futex_do_wait", files, &move |_, sample, inspection| {
+            shows(sample, inspection, left);
+            inspection.os.shared_lock = shared;
+        })
+    };
+    let own = ["/w/train.py"];
+    let (zombie, reaped) = (&[(77, 'Z'), (78, 'S')], &[(78, 'S')]);
+    red(&held(true, &own, zombie), Reason::WorkerDied);
+    red(&held(true, &own, reaped), Reason::WorkerDied);
+    red(&held(false, &own, zombie), Reason::Lock);
+    red(&held(false, &own, reaped), Reason::Lock);
+    red(&held(true, &own, &[(77, 'S'), (78, 'S')]), Reason::Lock);
+    // A thread passes on what the worker sends.
+    red(&held(false, &["/usr/lib/python3.11/queue.py", "/w/train.py"], zombie), Reason::WorkerDied);
+}
+
+#[test]
+fn wait_without_a_kernel_function_is_known_by_its_call() {
+    let c = falls_silent("", &CONNECTION, &|_, sample, inspection| {
+        shows(sample, inspection, &[(77, 'Z'), (78, 'S')]);
+        reads_from(inspection, &[78]);
+        (inspection.os.state, inspection.os.syscall) = ('S', Some("read(5)".into()));
+    });
+    red(&c, Reason::WorkerDied);
+}
+
 #[test]
 fn child_that_came_later_does_not_explain_a_wait() {
     let c = script(FREE, 12_000, &|at, sample, inspection| {
