@@ -22,6 +22,7 @@
 //! closed_logs    finds those that are opened for each row only
 //! row_files      reads CSV and JSON Lines as they grow
 //! logged_media   histograms and images from event files that wait to be sent
+//! printed_returns  returns that the ranks of a script print, each for itself
 //! extractor      metrics and progress from the output of rank 0
 //! arbiter        decides from which source a series comes
 //! ```
@@ -45,6 +46,7 @@ pub(crate) mod nvml;
 pub(crate) mod open_logs;
 pub(crate) mod open_watch;
 pub(crate) mod pages;
+pub(crate) mod printed_returns;
 pub(crate) mod process_tree;
 pub(crate) mod row_files;
 pub(crate) mod sample;

@@ -10,12 +10,13 @@ use crate::observe::host_signals::HostWatch;
 use crate::observe::live_lines::LiveLines;
 use crate::observe::media_limiter::MediaLimiter;
 use crate::observe::pages;
+use crate::observe::printed_returns::ReturnBlocks;
 use crate::observe::process_tree::{HostCache, ProcessTree, SampleDepth, TreeSample};
 use crate::proc::{self, ProcessKey};
 use crate::program;
 use crate::timing::Timing;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample, calm_round};
+use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample, RankSignals, calm_round};
 use rankdeck_proto::status_page::monotonic_ns;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ pub(crate) type NumberedSample = (u64, HostSample);
 /// Starts the thread, which samples at the pace of `timing`; it ends with its receivers.
 pub(crate) fn start(
     targets: SampledRanks,
-    live: LiveLines,
+    (live, returns): (LiveLines, ReturnBlocks),
     gpus: GpuWatch,
     malformed: Arc<AtomicU64>,
     gate: MediaLimiter,
@@ -114,7 +115,7 @@ pub(crate) fn start(
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     let sampler_thread = targets.sampler_thread.clone();
     let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
-        let mut sampler = Sampler { live, ..Sampler::default() };
+        let mut sampler = Sampler { live, returns, ..Sampler::default() };
         let mut number = 0;
         loop {
             let task = targets.get();
@@ -186,6 +187,7 @@ pub(crate) struct Sampler {
     host: Option<(Instant, HostSample)>,
     users: GpuUsers,
     live: LiveLines,
+    returns: ReturnBlocks,
 }
 
 impl Sampler {
@@ -283,7 +285,7 @@ impl Sampler {
             gpu_memory,
             gpu_share,
             page,
-            signals,
+            signals: RankSignals { returns: self.returns.of(target.rank), ..signals },
             live: self.live.newest(target.rank).unwrap_or_default(),
         }
     }

@@ -9,6 +9,7 @@ use crate::observe::gpu::{self, GpuWatch};
 use crate::observe::live_lines::LiveLines;
 use crate::observe::logs::{self, LineBatch, Logs};
 use crate::observe::metric_files::{MetricFileTailer, MetricSources};
+use crate::observe::printed_returns::{PrintedReturns, ReturnBlocks};
 use crate::observe::sample::{self, NumberedSample, RendezvousAddr, SampledRank, SampledRanks, gpu_of};
 use crate::observe::secrets::LogSecrets;
 use crate::paths::RunPaths;
@@ -76,6 +77,9 @@ pub(crate) struct Observers {
     live: LiveLines,
     /// Extracts metrics from rank 0's output, if rank 0 is on this host and not the built-in trainer.
     picker: Option<MetricExtractor>,
+    /// Compares what the ranks of a script print, if there are several.
+    printed: Option<PrintedReturns>,
+    return_blocks: ReturnBlocks,
     /// The change of rank 0's live lines that was read last.
     live_seen: u64,
     /// Decides from which source a series of this generation comes.
@@ -112,7 +116,9 @@ impl Observers {
         let logs = Logs::start(lost_lines.clone(), live.clone(), deliver, report)?;
         let (events, targets) = (EventConnections::default(), SampledRanks::default());
         let (malformed, gate) = (events.malformed.clone(), events.gate.clone());
-        let samples = sample::start(targets.clone(), live.clone(), gpus.clone(), malformed, gate, timing)?;
+        let return_blocks = ReturnBlocks::default();
+        let shown = (live.clone(), return_blocks.clone());
+        let samples = sample::start(targets.clone(), shown, gpus.clone(), malformed, gate, timing)?;
         let observers = Observers {
             logs,
             lines: Rc::default(),
@@ -123,6 +129,8 @@ impl Observers {
             metrics: metrics_in,
             live,
             picker: None,
+            printed: None,
+            return_blocks,
             live_seen: 0,
             arbiter: Arbiter::default(),
             summary: String::new(),
@@ -153,6 +161,9 @@ impl Observers {
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
+        let compares = !spec.plan.is_builtin() && spec.plan.ranks.len() > 1;
+        let blocks = self.return_blocks.clone();
+        self.printed = compares.then(|| PrintedReturns::new(&spec.plan.experiment.metrics, blocks));
         if !has_metrics(spec) {
             return;
         }
@@ -220,6 +231,9 @@ impl Observers {
         if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
             picker.lines(&batch.lines, Instant::now());
             self.show_sign();
+        }
+        if let Some(printed) = &mut self.printed {
+            printed.lines(batch.rank, &batch.lines, Instant::now());
         }
         self.lines.borrow_mut().push(batch);
     }

@@ -418,6 +418,7 @@ impl Truncator {
         self.text(LINE, &mut rank.live);
         let signals = &mut rank.signals;
         self.list(LIST, &mut signals.children);
+        self.list(LIST, &mut signals.returns);
         signals.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
         signals.cgroup.iter_mut().for_each(|cgroup| self.text(PATH, &mut cgroup.path));
         rank.page.iter_mut().for_each(|page| self.page(page));

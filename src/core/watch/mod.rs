@@ -181,6 +181,7 @@ impl Detector {
 
     /// Checks whether the run learns.
     pub fn check_learning(&mut self, model: &Model) {
+        self.returns.compare_printed(model);
         let issue = learning::find_issue(model, &self.returns);
         // The words of an issue may change with every value; those first reported stay.
         if self.verdicts.reason(VerdictKind::Learning) != issue.as_ref().map(|issue| issue.reason) {

@@ -167,6 +167,22 @@ pub struct RankSignals {
     /// The only core that its main thread may use; `None` if there are more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_core: Option<u32>,
+    /// The latest blocks of returns that a script's rank has printed, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub returns: Vec<ReturnBlock>,
+}
+
+/// Returns of a few single episodes in a row, as a rank has printed them: those of ranks whose environments have the
+/// same seed are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReturnBlock {
+    /// From 0: block `n` has the returns `n * 8` to `n * 8 + 7`.
+    pub number: u64,
+    /// Hash of the returns.
+    pub hash: u32,
+    /// They differ among themselves, so that equal blocks are no coincidence.
+    pub differs_within: bool,
 }
 
 /// Counters of the main thread of a rank.

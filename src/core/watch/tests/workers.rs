@@ -459,3 +459,29 @@ fn idle_optimizer_is_a_warning_where_all_others_step() {
     assert_eq!(run(|_| true, 20), [], "none does: an evaluation, or the end");
     assert_eq!(run(|rank| rank == 1, 0), [], "it never trained");
 }
+
+/// All four ranks of a script print a block of returns each second, as `block` gives it.
+fn prints(block: impl Fn(u32, u64) -> ReturnBlock) -> Vec<Reason> {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let start = c.now.0;
+    drive(&mut c, 20_000, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        // Each rank is at another block.
+        let newest = (now - start) / 1_000 + u64::from(rank % 2);
+        sample.signals.returns = (newest.saturating_sub(3)..=newest).map(|at| block(rank, at)).collect();
+    });
+    let mut reasons: Vec<Reason> = verdicts(&c).iter().map(|verdict| verdict.reason_code).collect();
+    reasons.dedup();
+    reasons
+}
+
+#[test]
+fn equal_returns_that_ranks_print_are_a_warning() {
+    let block = |hash: u64, at: u64| ReturnBlock { number: at, hash: hash as u32, differs_within: true };
+    assert_eq!(prints(|_, at| block(at * 7, at)), [Reason::EqualReturns]);
+    assert_eq!(prints(|rank, at| block(at * 7 + u64::from(rank), at)), []);
+    assert_eq!(prints(|rank, at| block(at * 7 + u64::from(rank == 3), at)), [], "one rank has another seed");
+    let best = |_: u32, at: u64| ReturnBlock { differs_within: false, ..block(5, at) };
+    assert_eq!(prints(best), [], "as good as can be");
+}
