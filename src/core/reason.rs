@@ -531,7 +531,7 @@ reasons! {
     /// time, and nothing else in the rank was active. A warning until the wait is twice as long as any earlier one at
     /// that line in this run (at least 60 s). If no earlier one has ended, a warning for `watch.rank0_budget_s`.
     Polling = "polling", Behind, Red, Lasting,
-        [Usual "{who} has slept in a loop{at} for {waited} and does nothing else; {others} in {awaited}"],
+        [Usual "{who} has slept in a loop{at}{about} for {waited} and does nothing else; {others} in {awaited}"],
         [advice("check what that line waits for", ""), STACK, LOG, RESTART];
     /// The rank waits for a lock on a file, or retries to take it. The evidence names the file and the
     /// process that holds the lock.

@@ -34,7 +34,7 @@ pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintPosition,
     FingerprintSample, GpuInstance, GpuSample, GroupArguments, GroupSample, HostSample, HostSignals,
     InputKind, InputSample, IterationSample, LinkSample, MainThread, NORMALIZERS, PageSample, Phase,
-    RankSample, RankSignals, RecentCollective, calm_round,
+    RankSample, RankSignals, RecentCollective, ReturnBlock, calm_round,
 };
 
 use crate::inspection::Inspection;

@@ -529,6 +529,7 @@ fn inspection() -> Inspection {
         }),
         ras: vec![some()],
         notes: vec![some()],
+        variables: vec![some()],
         ..Inspection::default()
     }
 }

@@ -481,6 +481,7 @@ impl Truncator {
         inspection.python.iter_mut().for_each(|python| self.python(python));
         self.lines(LIST, &mut inspection.ras);
         self.lines(LIST, &mut inspection.notes);
+        self.lines(LIST, &mut inspection.variables);
     }
 
     fn python(&mut self, python: &mut PythonView) {

@@ -472,6 +472,8 @@ pub(crate) fn inspected(view: Option<&RankView<'_>>) -> Vec<String> {
         format!("rank {rank}: child process {} ({}) {how}", child.pid, child.name)
     }));
     facts.extend(awaited_lines(inspection).into_iter().map(|line| format!("rank {rank}: {line}")));
+    let variables = inspection.variables.iter().take(NAMED);
+    facts.extend(variables.map(|text| format!("rank {rank}: variable {}", words::clip(text, 200))));
     let lossy =
         view.sockets().iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {

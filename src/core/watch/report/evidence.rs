@@ -168,6 +168,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("doing", doing),
         ("amount", amount.unwrap_or_default()),
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+        ("about", view.map(refers_to).unwrap_or_default()),
         ("obstacle", obstacle),
         ("child", child.map(|child| format!(" ({child})")).unwrap_or_default()),
         ("stopped", stopped.map(|pid| format!(" (pid {pid} is suspended)")).unwrap_or_default()),
@@ -179,6 +180,12 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("after", after),
         ("waited", words::duration_ms(late.waited_ms)),
     ]
+}
+
+/// What the loop refers to in which it sleeps: ` (path = /data/ready.flag)`.
+fn refers_to(view: &RankView<'_>) -> String {
+    let named = view.inspection().and_then(|inspection| inspection.variables.first());
+    named.map(|text| format!(" ({})", words::clip(text, 120))).unwrap_or_default()
 }
 
 /// The child that has exited, and how: `pid 77, killed by SIGKILL`.
