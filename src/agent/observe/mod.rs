@@ -3,6 +3,7 @@
 //! ```text
 //! sample         gauges of the host, its ranks and their status pages, in rounds
 //! pages          the ranks' status pages, held open
+//! inner_ranks    ranks that a script's rank has started itself
 //! process_tree   the processes of one rank between two samples
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
 //! host_signals   pressure, network interface, suspension
@@ -34,6 +35,7 @@ pub(crate) mod closed_logs;
 pub(crate) mod extractor;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;
+pub(crate) mod inner_ranks;
 pub(crate) mod line_splitter;
 pub(crate) mod line_times;
 pub(crate) mod live_lines;

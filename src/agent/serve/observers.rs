@@ -6,6 +6,7 @@ use crate::inspect;
 use crate::observe::arbiter::{Arbiter, SeriesSource};
 use crate::observe::extractor::MetricExtractor;
 use crate::observe::gpu::{self, GpuWatch};
+use crate::observe::inner_ranks;
 use crate::observe::live_lines::LiveLines;
 use crate::observe::logs::{self, LineBatch, Logs};
 use crate::observe::metric_files::{MetricFileTailer, MetricSources};
@@ -14,6 +15,7 @@ use crate::observe::sample::{self, NumberedSample, RendezvousAddr, SampledRank, 
 use crate::observe::secrets::LogSecrets;
 use crate::paths::RunPaths;
 use crate::paths::expand_in;
+use crate::proc::{self, ProcessKey};
 use crate::serve::console::ConsoleOrder;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
@@ -21,6 +23,7 @@ use crate::serve::log_line;
 use crate::supervise::lifecycle::{HostRank, Lifecycle};
 use crate::supervise::supervisor::TaskResult;
 use crate::timing::Timing;
+use rankdeck_proto::inspection::InnerTarget;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, RankEvent, RecordEvent};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
@@ -334,13 +337,14 @@ impl Observers {
         let _ = tokio::time::timeout(SETTLE_LOGS, settled).await;
     }
 
-    /// Inspects some ranks, all of this host when none is named, and answers `order`.
+    /// Inspects some ranks and some that these have started themselves, all ranks of this host when none is named, and
+    /// answers `order`.
     ///
     /// Errors: too many inspections are running.
     pub fn inspect(
         &self,
         request: u64,
-        ranks: &[Rank],
+        (ranks, inner): (&[Rank], &[InnerTarget]),
         order: &ConsoleOrder,
         lifecycle: &Lifecycle,
         paths: &RunPaths,
@@ -351,10 +355,20 @@ impl Observers {
                 "try again in two seconds",
             ));
         }
-        let subjects = self.subjects(ranks, lifecycle, paths);
+        let mut subjects = match (ranks, inner) {
+            ([], [_, ..]) => Vec::new(),
+            _ => self.subjects(ranks, lifecycle, paths),
+        };
+        let own = subjects.len();
+        let below = |target: &InnerTarget| Some((*target, inner_subject(target, lifecycle, paths)?));
+        let (inner, more): (Vec<InnerTarget>, Vec<_>) = inner.iter().filter_map(below).unzip();
+        subjects.extend(more);
         let (running, answers) = (self.inspections.clone(), order.answers.clone());
         tokio::task::spawn_blocking(move || {
-            let inspections = inspect::inspect(subjects);
+            let mut inspections = inspect::inspect(subjects);
+            for (inspection, target) in inspections.iter_mut().skip(own).zip(inner) {
+                (inspection.rank, inspection.inner_pid) = (target.outer, Some(target.pid));
+            }
             // A console that has left misses its answer and nothing else.
             let _ = answers.blocking_send(AgentMessage::Inspected { request, inspections });
             drop(running);
@@ -407,4 +421,20 @@ impl Observers {
             batches.iter().for_each(|batch| lines.push(batch));
         }
     }
+}
+/// A rank that a rank of this host has started itself; `None` once its process is gone.
+fn inner_subject(
+    target: &InnerTarget,
+    lifecycle: &Lifecycle,
+    paths: &RunPaths,
+) -> Option<inspect::InspectTarget> {
+    let life = lifecycle.ranks().iter().find(|life| life.rank == target.outer && life.exit.is_none())?;
+    let stat = proc::stat(target.pid).filter(|stat| !stat.is_gone())?;
+    let is_below = proc::descendants(life.ident?.pid).contains(&target.pid);
+    (is_below || lifecycle.starts_elsewhere()).then(|| inspect::InspectTarget {
+        rank: Rank(target.number),
+        ident: Some(ProcessKey { pid: stat.pid, start: stat.start }),
+        page: inner_ranks::page(&paths.page(lifecycle.generation(), target.outer), target.number),
+        ..inspect::InspectTarget::default()
+    })
 }

@@ -397,6 +397,8 @@ impl Truncator {
     fn sample(&mut self, sample: &mut HostSample) {
         self.list(LONG, &mut sample.ranks);
         sample.ranks.iter_mut().for_each(|rank| self.rank(rank));
+        self.list(LIST, &mut sample.inner);
+        sample.inner.iter_mut().for_each(|inner| self.rank(&mut inner.sample));
         self.list(LIST, &mut sample.gpus);
         for gpu in &mut sample.gpus {
             self.texts(NAME, [&mut gpu.name, &mut gpu.uuid]);

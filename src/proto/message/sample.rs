@@ -36,6 +36,9 @@ pub struct HostSample {
     pub load1: f32,
     /// This host's ranks.
     pub ranks: Vec<RankSample>,
+    /// Ranks that this host's ranks have started themselves, of process groups of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inner: Vec<InnerRankSample>,
     /// This host's GPUs; may be empty.
     pub gpus: Vec<GpuSample>,
     /// Processes on those GPUs that are neither ranks nor their children.
@@ -57,6 +60,15 @@ pub struct HostSample {
     /// Signals of the host that explain a stuck or slow rank.
     #[serde(default)]
     pub signals: HostSignals,
+}
+
+/// A rank that a rank of the plan has started itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InnerRankSample {
+    /// The rank that has started it.
+    pub outer: Rank,
+    /// As for ranks of the plan; its number is that in its own group.
+    pub sample: RankSample,
 }
 
 /// Signals of a host that explain stuck or slow ranks.

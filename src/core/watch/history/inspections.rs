@@ -9,7 +9,9 @@
 //!   one that did still counts; the rank's connections come from the latest one.
 
 use rankdeck_proto::inspection::FrameOwner;
-use rankdeck_proto::inspection::{Frame, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack};
+use rankdeck_proto::inspection::{
+    Frame, InnerTarget, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack,
+};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
@@ -118,6 +120,8 @@ pub(crate) struct InspectRequest {
     pub request: u64,
     /// The ranks to inspect.
     pub ranks: Vec<Rank>,
+    /// Ranks to inspect that ranks of the plan have started themselves.
+    pub inner: Vec<InnerTarget>,
 }
 
 impl InspectionLog {
@@ -141,7 +145,7 @@ impl InspectionLog {
             .into_iter()
             .map(|(node, ranks)| {
                 self.request += 1;
-                InspectRequest { node, request: self.request, ranks }
+                InspectRequest { node, request: self.request, ranks, inner: Vec::new() }
             })
             .collect()
     }

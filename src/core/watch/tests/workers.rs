@@ -346,6 +346,82 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
     );
 }
 
+/// Rank 0 has started a group of two, of which `pages` have joined, and waits for them. They train for 10 s; then, for
+/// `ms`, the second one does what `does` says while the first one waits in a collective.
+fn inner_group(pages: u32, ms: u64, does: fn(&mut RankSample, &mut Inspection)) -> Cluster {
+    let mut c = trained(1);
+    let since = c.now.0 + 10_000;
+    while c.now.0 < since + ms {
+        let (now, mut inspection) = (c.now.0 + 250, inspection_at(1, "step", "/w/hang.py", 9));
+        let is_late = now > since;
+        let trained_ms = now.min(since);
+        let inner = |number: u32| {
+            let seq = trained_ms / 250;
+            let waits = u64::from(is_late && number == 0);
+            let given = GroupArguments {
+                calls: 1,
+                rank: Some(number),
+                world_size: Some(2),
+                address: "127.0.0.1".into(),
+                port: Some(29_500),
+                ..GroupArguments::default()
+            };
+            let page = hooked(seq + waits, seq, if is_late { now - since } else { 10 });
+            let mut sample = RankSample {
+                rank: Rank(number),
+                pid: 70 + number,
+                page: Some(PageSample { group_arguments: Some(given), ..page }),
+                wchan: if is_late { "futex_do_wait".into() } else { String::new() },
+                ..rank_sample(number)
+            };
+            sample.signals.main = Some(MainThread { cpu_us: trained_ms * 500, ..MainThread::default() });
+            if is_late && number == 1 {
+                does(&mut sample, &mut inspection);
+            }
+            InnerRankSample { outer: Rank(0), sample }
+        };
+        c.agents[0].inner = (0..pages).map(inner).collect();
+        inspection.pid = Some(71);
+        c.agents[0].inner_inspections.insert(71, inspection);
+        drive(&mut c, 250, |rank, now, sample| {
+            (sample.wchan, sample.page) = ("do_wait".into(), None);
+            let cpu_ms = if rank == 0 { trained_ms / 2 } else { now / 2 };
+            sample.signals.main = Some(MainThread { cpu_us: 1_000, ..MainThread::default() });
+            sample.signals.children = vec![ChildSample { cpu_ms, ..child(70 + rank, 'S') }];
+        });
+    }
+    c
+}
+
+#[test]
+fn inner_2_stuck_rank_of_a_ranks_own_is_named() {
+    let c = inner_group(2, 15_000, |_, inspection| inspection.threads = python(&["/w/hang.py"]));
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.severity == Severity::Red).unwrap();
+    assert_eq!((verdict.rank, verdict.reason_code, verdict.proof), (Some(Rank(0)), Reason::Lock, None));
+    assert_eq!(verdict.host.as_deref(), Some("ant"));
+    assert!(verdict.latency_s < 8.0, "{verdict:?}");
+    assert_eq!(at(&verdict), "/w/hang.py:9 in f");
+    insta::assert_snapshot!("inner_rank", verdict.reason);
+    let commands = verdict.card.actions.iter().map(|advice| advice.command.as_str());
+    assert!(
+        commands.clone().any(|command| command.ends_with("--rank 0")),
+        "{:?}",
+        commands.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn inner_rank_that_asks_a_server_is_a_warning() {
+    let c = inner_group(2, 40_000, |sample, inspection| asks_a_server(0, sample, inspection));
+    quiet(&c);
+    assert!(reported(&c).contains(&(Severity::Amber, Reason::WaitsForPeer)), "{:?}", c.verdicts());
+}
+
+#[test]
+fn inner_1_group_with_missing_ranks_is_not_assessed() {
+    quiet(&inner_group(1, 25_000, |_, _| {}));
+}
+
 // Input and normalizers.
 
 /// Ranks that wait for input during these shares of the time, for `ms` ms.
