@@ -394,7 +394,10 @@ impl<'a> LateRankCheck<'a> {
         if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
             return Some(likely(Reason::GilHeld));
         }
-        let why = if retries_a_lock(view) { Reason::FileLock } else { Reason::ExpectedWait };
+        // What somebody else holds is no progress, however long the phase may take.
+        let held = outside_obstacle(view).filter(|_| view.cpu_share() <= IDLE);
+        let retried = || retries_a_lock(view).then_some(Reason::FileLock);
+        let why = held.or_else(retried).unwrap_or(Reason::ExpectedWait);
         let expected = if self.shown { amber(why) } else { None };
         let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
         let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);

@@ -114,6 +114,7 @@ fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> Verd
     };
     let inner = find(run.model, late.rank).and_then(RankModel::inner_ranks);
     facts.extend(inner.map(|inner| format!("rank {} has spawned {inner}", late.rank)));
+    facts.extend(find(run.model, late.rank).and_then(ended_thread));
     if matches!(assessment.reason, Reason::HostOverloaded | Reason::Throttled) {
         facts.extend(run.view(late.rank).map(shortage_of_cores).unwrap_or_default());
     }
@@ -129,6 +130,16 @@ fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> Verd
         ..VerdictBuilder::new(assessment, words_about(run, late))
     }
     .build(run)
+}
+
+/// The exception that ended one of its threads: what the thread should have done may be what the rank waits for.
+fn ended_thread(rank: &RankModel) -> Option<String> {
+    let exception = rank.exception.as_ref().filter(|exception| !exception.thread.is_empty())?;
+    let at =
+        Some(&exception.at).filter(|at| !at.is_empty()).map(|at| format!(" at {}", words::clip(at, 120)));
+    let message = words::clip(&format!("{}: {}", exception.class, exception.message), 200);
+    let (thread, at) = (words::clip(&exception.thread, 40), at.unwrap_or_default());
+    Some(format!("rank {}: its thread {thread} ended with {message}{at}", rank.rank))
 }
 
 /// Values for every `{word}` that a sentence about a late rank may use.
@@ -584,8 +595,20 @@ fn common_wait(culprits: &[&RankView<'_>]) -> String {
             let common: Vec<&str> = first.split(' ').enumerate().map(word).collect();
             format!("waiting for {}", words::clip(&common.join(" "), 160))
         }
-        _ => "each rank waits for something else".into(),
+        _ => common_path(&all).unwrap_or_else(|| "each rank waits for something else".into()),
     }
+}
+
+/// The file that all of them wait for, in different calls.
+fn common_path(waits: &[String]) -> Option<String> {
+    let (first, others) = waits.split_first()?;
+    let paths = |text: &str| -> Vec<String> {
+        let words = text.split(' ').map(|word| word.trim_end_matches([',', ';']));
+        words.filter(|word| word.len() > 1 && word.starts_with('/')).map(str::to_owned).collect()
+    };
+    let is_common = |path: &String| others.iter().all(|other| paths(other).contains(path));
+    let path = paths(first).into_iter().find(is_common)?;
+    Some(format!("waiting for {}", words::clip(&path, 160)))
 }
 
 /// One line for each rank, with the children and threads that explain it.

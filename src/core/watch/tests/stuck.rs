@@ -457,6 +457,26 @@ fn obstacle_is_named_with_line() {
     insta::assert_snapshot!("obstacles", sentences.join("\n"));
 }
 
+/// The built-in trainer evaluates, and one of its workers waits for a lock that another program holds.
+#[test]
+fn lock_held_outside_is_named_in_long_phases() {
+    let mut c = trained(2);
+    let obstacle =
+        Obstacle::FileLock { path: "/data/rom.lock".into(), holders: vec![holder("cp a b", false)] };
+    let inspection = Inspection { obstacle: Some(obstacle), ..inspection_at(1, "step", "/w/env.py", 52) };
+    c.agents[0].inspections.insert(1, inspection);
+    c.hang(1, |sample| {
+        sample.wchan = "unix_stream_read_generic".into();
+        sample.signals.children = vec![ChildSample { pid: 77, state: 'S', ..ChildSample::default() }];
+        let page = sample.page.as_mut().unwrap();
+        (page.phase, page.activity) = (Phase::Eval, Activity::EnvStep);
+    });
+    c.pass(45_000);
+    let found = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(1))).unwrap();
+    assert_eq!((found.severity, found.reason_code), (Severity::Amber, Reason::FileLock), "{}", found.reason);
+    assert!(found.reason.contains("/data/rom.lock"), "{}", found.reason);
+}
+
 #[test]
 fn only_environment_workers_are_named_so() {
     let pipe = || Some(Obstacle::Pipe { ends: vec![holder("python train.py", true)], reads: true });

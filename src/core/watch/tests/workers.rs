@@ -244,6 +244,27 @@ fn line_of_the_awaited_thread_is_in_evidence() {
     assert!(!with(&["/w/train.py"]).contains("collect.py"), "it waits for no thread");
 }
 
+/// Its producer has ended by an assertion: nobody fills the queue.
+#[test]
+fn exception_that_ended_a_thread_is_in_evidence() {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let exception = Exception {
+        class: "AssertionError".into(),
+        message: "shapes differ".into(),
+        at: "/w/collect.py:12".into(),
+        thread: "collector".into(),
+        ..Exception::default()
+    };
+    c.rank_event(1, RankEvent::Exception(exception));
+    late(&mut c, 12_000, &|_, _, inspection| {
+        inspection.threads = python(&["/usr/lib/python3.11/queue.py", "/w/train.py"]);
+    });
+    red(&c, Reason::Lock);
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.reason_code == Reason::Lock).unwrap();
+    let fact = "rank 1: its thread collector ended with AssertionError: shapes differ at /w/collect.py:12";
+    assert!(verdict.card.facts.iter().any(|line| line == fact), "{:?}", verdict.card.facts);
+}
+
 #[test]
 fn line_of_the_await_is_that_of_the_rank() {
     let loops =
