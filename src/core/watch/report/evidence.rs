@@ -178,6 +178,7 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("phase", phase.to_string()),
         ("doing", doing),
         ("amount", amount.unwrap_or_default()),
+        ("start", view.map(start).unwrap_or_default()),
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
         ("about", view.map(refers_to).unwrap_or_default()),
         ("obstacle", obstacle),
@@ -191,6 +192,16 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("after", after),
         ("waited", words::duration_ms(late.waited_ms)),
     ]
+}
+
+/// What it does instead of joining: ` and is computing at train.py:9 in main`.
+fn start(view: &RankView<'_>) -> String {
+    let at = view.inspection().and_then(user_frame).map(|at| format!(" at {at}")).unwrap_or_default();
+    match (view.never_sleeps(), at.is_empty()) {
+        (true, _) => format!(" and is computing{at}"),
+        (false, true) => String::new(),
+        (false, false) => format!(" and is{at}"),
+    }
 }
 
 /// What the loop refers to in which it sleeps: ` (path = /data/ready.flag)`.

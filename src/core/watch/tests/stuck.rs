@@ -225,6 +225,26 @@ fn p24_start_with_a_core_gets_no_extra_time() {
 }
 
 #[test]
+fn p24_rank_that_computes_at_start_is_named_with_line() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for rank in 0..3 {
+        let page = page(&mut c, rank);
+        *page = PageSample { phase: Phase::Rendezvous, phase_progress: u64::MAX, ..PageSample::default() };
+    }
+    c.agents[1].inspections.insert(3, inspection_at(3, "build", "/w/train.py", 55));
+    for step in 0..180 {
+        let late = sample(&mut c, 3);
+        (late.page, late.state) = (None, 'R');
+        late.signals.main = Some(MainThread { cpu_us: step * 250_000, ..MainThread::default() });
+        c.pass(250);
+    }
+    let verdict = verdicts(&c).remove(0);
+    assert_eq!((verdict.rank, verdict.reason_code), (Some(Rank(3)), Reason::RendezvousIncomplete));
+    assert!(verdict.reason.contains("is computing at /w/train.py:55 in build"), "{}", verdict.reason);
+}
+
+#[test]
 fn wait_chain_across_groups_names_its_end() {
     // 0 waits for 1 in the group of all; 1 waits for 2 in a group of their own; 2 stands still.
     let mut c = trained(2);
