@@ -433,7 +433,7 @@ impl<'a> LateRankCheck<'a> {
         let view = self.view;
         let Some(lost) = program::lost_worker(view) else { return false };
         let inspection = view.current_inspection();
-        let has_timer = inspection.is_some_and(|inspection| inspection.os.sleep_left_ms.is_some());
+        let has_timer = view.inspection().is_some_and(|inspection| inspection.os.sleep_left_ms.is_some());
         let stack = view.inspection().and_then(main_stack);
         let inside = |parts: &[&str]| stack.is_some_and(|stack| calls(stack, parts));
         let is_shared = || inspection.is_some_and(|inspection| inspection.os.shared_lock);
