@@ -58,8 +58,8 @@ pub struct Inspection {
     pub storage_moved: u64,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
-    /// Paths and addresses among the variables of the Python functions in which the main thread sleeps, addresses first:
-    /// `path = /data/ready.flag`.
+    /// Paths and addresses among the variables of the Python functions in which the main thread sleeps, addresses
+    /// first: `path = /data/ready.flag`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
     /// Its live descendants.
