@@ -1,7 +1,7 @@
 //! What a Python loop refers to in which the main thread sleeps: paths and addresses among the variables of its
 //! functions, from the innermost one out to the program's own.
 //!
-//! A program that polls for a file, or dials an address that nobody answers, has no descriptor and no connection while
+//! A program that polls for a file, or dials an address that refuses it, has no descriptor and no connection while
 //! it sleeps: only its variables name what it waits for. Nothing else of them leaves this module: no other values, no
 //! passwords and no queries of URLs.
 
