@@ -432,6 +432,41 @@ fn inner_2_stuck_rank_of_a_ranks_own_is_named() {
 }
 
 #[test]
+fn inner_2_mismatch_of_a_ranks_own_is_only_likely() {
+    let mut c = trained(1);
+    let inner = |number: u32| {
+        let mut sample = RankSample { rank: Rank(number), pid: 70 + number, ..rank_sample(number) };
+        let page = sample.page.as_mut().unwrap();
+        page.by_hook = true;
+        page.recent = calls(81, 21);
+        if number == 1 {
+            page.recent.iter_mut().filter(|call| call.seq == 101).for_each(|call| {
+                (call.call.op, call.chain) = ("broadcast".into(), 7_777);
+            });
+        }
+        page.groups = vec![GroupSample { name: "world".into(), size: 2, entered: 101, left: 100, chain: 0 }];
+        enter(page, "world", 101);
+        page.group_arguments = Some(GroupArguments {
+            rank: Some(number),
+            world_size: Some(2),
+            address: "127.0.0.1".into(),
+            port: Some(29_500),
+            ..GroupArguments::default()
+        });
+        InnerRankSample { outer: Rank(0), sample }
+    };
+    for _ in 0..40 {
+        c.agents[0].inner = vec![inner(0), inner(1)];
+        drive(&mut c, 250, |_, now, sample| {
+            (sample.wchan, sample.page) = ("do_wait".into(), None);
+            sample.signals.main = Some(MainThread { cpu_us: now * 500, ..MainThread::default() });
+        });
+    }
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.severity == Severity::Red).unwrap();
+    assert_eq!((verdict.rank, verdict.reason_code, verdict.proof), (Some(Rank(0)), Reason::OpMismatch, None));
+}
+
+#[test]
 fn inner_rank_that_asks_a_server_is_a_warning() {
     let c = inner_group(2, 40_000, |sample, inspection| asks_a_server(0, sample, inspection));
     quiet(&c);
