@@ -27,7 +27,7 @@ const RAS_ENDS_BEFORE: Duration = Duration::from_millis(100);
 pub(super) const MEMORY_IS_AWAITED: &str =
     "cannot read stacks: an earlier inspection still waits for the memory of the process";
 /// Variables are read only if this much time is left for the CPU times that follow.
-const VARIABLES: Duration = Duration::from_millis(500);
+const VARIABLES: Duration = Duration::from_millis(300);
 /// Most children listed.
 const CHILDREN: usize = 64;
 /// Most connections listed.
