@@ -162,7 +162,7 @@ fn worker_that_died_before_it_was_seen_is_named() {
         })
     };
     red(&young(&[]), Reason::WorkerDied);
-    red(&young(&[78]), Reason::Pipe);
+    red(&young(&[78]), Reason::WorkerDied);
 }
 
 #[test]
@@ -387,7 +387,8 @@ fn inner_group(pages: u32, ms: u64, does: fn(&mut RankSample, &mut Inspection)) 
                 port: Some(29_500),
                 ..GroupArguments::default()
             };
-            let page = hooked(seq + waits, seq, if is_late { now - since } else { 10 });
+            let mut page = hooked(seq + waits, seq, if is_late { now - since } else { 10 });
+            page.groups[0].size = 2;
             let mut sample = RankSample {
                 rank: Rank(number),
                 pid: 70 + number,
@@ -434,7 +435,7 @@ fn inner_2_stuck_rank_of_a_ranks_own_is_named() {
 #[test]
 fn inner_2_mismatch_of_a_ranks_own_is_only_likely() {
     let mut c = trained(1);
-    let inner = |number: u32| {
+    let inner = |number: u32, age_ms: u64| {
         let mut sample = RankSample { rank: Rank(number), pid: 70 + number, ..rank_sample(number) };
         let page = sample.page.as_mut().unwrap();
         page.by_hook = true;
@@ -446,6 +447,7 @@ fn inner_2_mismatch_of_a_ranks_own_is_only_likely() {
         }
         page.groups = vec![GroupSample { name: "world".into(), size: 2, entered: 101, left: 100, chain: 0 }];
         enter(page, "world", 101);
+        (page.collective.age_ms, page.heartbeat_age_ms, page.phase_age_ms) = (age_ms, age_ms, age_ms);
         page.group_arguments = Some(GroupArguments {
             rank: Some(number),
             world_size: Some(2),
@@ -455,8 +457,8 @@ fn inner_2_mismatch_of_a_ranks_own_is_only_likely() {
         });
         InnerRankSample { outer: Rank(0), sample }
     };
-    for _ in 0..40 {
-        c.agents[0].inner = vec![inner(0), inner(1)];
+    for turn in 0..40 {
+        c.agents[0].inner = vec![inner(0, turn * 250), inner(1, turn * 250)];
         drive(&mut c, 250, |_, now, sample| {
             (sample.wchan, sample.page) = ("do_wait".into(), None);
             sample.signals.main = Some(MainThread { cpu_us: now * 500, ..MainThread::default() });
