@@ -531,7 +531,7 @@ reasons! {
     /// time, and nothing else in the rank was active. A warning until the wait is twice as long as any earlier one at
     /// that line in this run (at least 60 s). If no earlier one has ended, a warning for `watch.rank0_budget_s`.
     Polling = "polling", Behind, Red, Lasting,
-        [Usual "{who} has slept in a loop{at} for {waited} and does nothing else; {others} in {awaited}"],
+        [Usual "{who} has slept in a loop{at}{about} for {waited} and does nothing else; {others} in {awaited}"],
         [advice("check what that line waits for", ""), STACK, LOG, RESTART];
     /// The rank waits for a lock on a file, or retries to take it. The evidence names the file and the
     /// process that holds the lock.
@@ -586,7 +586,7 @@ reasons! {
     /// The rank has not joined the rendezvous while other ranks wait there. It may still be importing
     /// modules.
     RendezvousIncomplete = "rendezvous_incomplete", Behind, Red, Lasting,
-        [Usual "{who} has not joined the rendezvous ({arrived}); {others} for the process group"],
+        [Usual "{who} has not joined the rendezvous{start} ({arrived}); {others} for the process group"],
         [LOG, RESTART];
     /// All ranks have reached the rendezvous, and the process group does not form: a host probably cannot
     /// reach rank 0.
@@ -842,8 +842,8 @@ reasons! {
     EvalRegressed = "eval_regressed", Learning, Amber, Never,
         [Usual "evaluation return fell from {best} (step {step}) to {now}"],
         [advice("look for other changes at that step in Charts (2)", ""), SMALLER];
-    /// All ranks report the same, changing returns in every iteration: their environments have the same seed, so
-    /// more ranks add no experience.
+    /// All ranks report the same, changing returns in every iteration, or print the same returns of episodes: their
+    /// environments have the same seed, so more ranks add no experience.
     EqualReturns = "equal_returns", Learning, Amber, Never,
         [Usual "all {count} ranks report the same returns: their environments have the same seed"],
         [advice("seed each rank's environments with RANKDECK_SEED plus RANK", "")];

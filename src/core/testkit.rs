@@ -4,7 +4,7 @@ use crate::event::{Effect, Event};
 use crate::model::Model;
 use crate::report::{ReportBody, Severity, VerdictKind, VerdictReport};
 use crate::{Core, Goal};
-use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::inspection::{InnerTarget, Inspection};
 use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
 use rankdeck_types::error::HintedError;
@@ -150,6 +150,9 @@ pub(crate) struct FakeAgent {
     pub samples: BTreeMap<u32, RankSample>,
     /// What an inspection of a rank would show; it begins when it is requested, unless it has a time.
     pub inspections: BTreeMap<u32, Inspection>,
+    /// Ranks that its ranks have started themselves, and what an inspection of their processes would show.
+    pub inner: Vec<InnerRankSample>,
+    pub inner_inspections: BTreeMap<u32, Inspection>,
     /// Added to the host's monotonic and wall clocks.
     pub skew_ms: u64,
     pub wall_skew_s: f64,
@@ -394,14 +397,19 @@ impl Cluster {
                     self.proof(node);
                 }
             }
-            ConsoleMessage::Inspect { request, ranks } => {
+            ConsoleMessage::Inspect { request, ranks, inner } => {
                 let began_ms = self.mono_ms(node);
                 let known = &self.agents[node].inspections;
                 let now = |inspection: &Inspection| match inspection.began_ms {
                     0 => Inspection { began_ms, ..inspection.clone() },
                     _ => inspection.clone(),
                 };
-                let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).map(now)).collect();
+                let of_inner = |target: &InnerTarget| {
+                    let known = self.agents[node].inner_inspections.get(&target.pid).map(now)?;
+                    Some(Inspection { rank: target.outer, inner_pid: Some(target.pid), ..known })
+                };
+                let of_ranks = ranks.iter().filter_map(|rank| known.get(&rank.0).map(now));
+                let inspections = of_ranks.chain(inner.iter().filter_map(of_inner)).collect();
                 self.receive(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Checkpoint { request, order } => {
@@ -534,6 +542,7 @@ impl Cluster {
             gpus: agent.gpus.clone(),
             kills_in_ms: agent.kills_in_ms,
             ranks: agent.samples.values().cloned().collect(),
+            inner: agent.inner.clone(),
             ..HostSample::default()
         };
         self.receive(node, AgentMessage::Sample(Box::new(sample)));

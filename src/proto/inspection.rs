@@ -27,6 +27,9 @@ pub struct Inspection {
     pub rank: Rank,
     /// Process id on the host; `None` before the rank was spawned or after it ended.
     pub pid: Option<u32>,
+    /// It is of a process that this rank has started as a rank of a group of its own: the process id in the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inner_pid: Option<u32>,
     /// State of its main thread in the kernel.
     pub os: OsState,
     /// Obstacle of the main thread as text: `read on a pipe from pid 123 (env worker)`; `None` if it runs or
@@ -55,6 +58,10 @@ pub struct Inspection {
     pub storage_moved: u64,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
+    /// Paths and addresses among the variables of the Python functions in which the main thread sleeps, addresses
+    /// first: `path = /data/ready.flag`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
     /// Its live descendants.
     pub children: Vec<InspectedChild>,
     /// Its TCP connections.
@@ -75,6 +82,17 @@ pub struct Inspection {
     pub took_ms: u64,
     /// Start time, on the clock of the host's samples; 0 if unknown.
     pub began_ms: u64,
+}
+
+/// A rank to inspect that a rank of the plan has started itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InnerTarget {
+    /// The rank that has started it.
+    pub outer: Rank,
+    /// Its number in its own group.
+    pub number: u32,
+    /// Its process.
+    pub pid: u32,
 }
 
 /// Named obstacle of a thread.
@@ -234,6 +252,9 @@ pub struct OsState {
     /// Milliseconds until its sleep ends; `None` if it does not sleep or the end is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleep_left_ms: Option<u64>,
+    /// The lock that it waits for lies in memory that processes share: a semaphore or a lock of several processes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared_lock: bool,
 }
 
 impl OsState {

@@ -33,11 +33,11 @@ pub use record::{
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintPosition,
     FingerprintSample, GpuInstance, GpuSample, GroupArguments, GroupSample, HostSample, HostSignals,
-    InputKind, InputSample, IterationSample, LinkSample, MainThread, NORMALIZERS, PageSample, Phase,
-    RankSample, RankSignals, RecentCollective, calm_round,
+    InnerRankSample, InputKind, InputSample, IterationSample, LinkSample, MainThread, NORMALIZERS,
+    PageSample, Phase, RankSample, RankSignals, RecentCollective, ReturnBlock, calm_round,
 };
 
-use crate::inspection::Inspection;
+use crate::inspection::{InnerTarget, Inspection};
 use crate::process::{ProcessAction, ProcessName, ReachOutcome};
 use crate::search::{LogFindings, LogSearch};
 use crate::secret::GroupSecret;
@@ -80,8 +80,11 @@ pub enum ConsoleMessage {
     Inspect {
         /// Echoed in the reply.
         request: u64,
-        /// The ranks; those of other hosts are omitted from the reply. Empty: all of this host.
+        /// The ranks; those of other hosts are omitted from the reply. Empty, and `inner` is, too: all of this host.
         ranks: Vec<Rank>,
+        /// Ranks that these have started themselves.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        inner: Vec<InnerTarget>,
     },
     /// Continues ranks of this host that a signal has stopped (SIGCONT); running ranks are not affected.
     Continue {

@@ -258,6 +258,36 @@ def worker_dies():
     pipe.recv()
 
 
+def worker_reaped():
+    """The same, and the program has waited for its worker."""
+    worker, pipe = WORKERS[0]
+    worker.kill()
+    worker.join()
+    pipe.recv()
+
+
+def dials():
+    """Nobody listens there, and nobody will."""
+    def call(host, port):
+        while True:
+            try:
+                return socket.create_connection((host, port))
+            except OSError:
+                time.sleep(0.5)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    call(*address)
+
+
+def awaits_file():
+    """As of a flag or of a lock whose holder has died."""
+    def ready(path):
+        while not os.path.exists(path):
+            time.sleep(0.5)
+    ready("/nowhere/ready.flag")
+
+
 def collects():
     """A thread waits for a simulator, and the program for the thread."""
     thread = threading.Thread(target=server, name="collector")

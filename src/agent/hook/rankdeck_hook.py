@@ -414,10 +414,10 @@ class Hook:
                     pages.open_page()
                 try:
                     pages.joins()
+                    if pages.is_beside():
+                        self.tell_of_inner(given, self.caller(sys._getframe(1)))
                     if pages.page is not None:
                         pages.page.begins(*_arguments(given), _backend(given), self.caller(sys._getframe(1)))
-                    elif pages.is_beside():
-                        self.tell_of_inner(given, self.caller(sys._getframe(1)))
                 except Exception:
                     pass
             result = begin(*args, **kwargs)
@@ -448,6 +448,10 @@ class Hook:
             return
         pages.inner = os.getpid()
         rank, size, _, _ = _arguments(given)
+        try:
+            pages.open_inner(rank)
+        except Exception:
+            pass
         at = "" if frame is None else "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
         numbers = [None if number < 0 else number for number in (rank, size)]
         self.load("rankdeck_ending").begins_inner(*numbers, _backend(given), at)

@@ -26,8 +26,9 @@ _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 page = None
-# The process that is a rank of its own (HOOK-9).
+# The process that is a rank of its own (HOOK-9), and the most of one rank that have a page.
 inner = None
+_INNER = 64
 _reported = False
 # Held for as long as this process writes the page.
 _claim = None
@@ -108,7 +109,8 @@ class Page:
         known = [number & 0xFFFFFFFF for number in (rank, size)]
         port = port if 0 < port < 65536 else 0
         backend = int.from_bytes(backend.encode("ascii", "replace")[:6], "little")
-        variables = contradicting()
+        # They describe the rank that has started one of its own.
+        variables = 0 if inner == os.getpid() else contradicting()
         at = _ARGUMENTS + 4
         with self.lock:
             self.begun += 1
@@ -314,6 +316,16 @@ def open_page(phase=RENDEZVOUS):
         if not _reported:
             _reported = True
             _print("rankdeck: no status page: %s; verdicts about this rank are limited\n" % error)
+
+
+def open_inner(rank):
+    """HOOK-9: the page of a rank of its own, next to that of the rank that has started it."""
+    global page
+    if page is not None or not 0 <= rank < _INNER:
+        return
+    path = "%s.inner%d" % (os.environ["RANKDECK_STATUS_PAGE"], rank)
+    page = Page(path, rank, int(os.environ.get("RANKDECK_GENERATION", "0")), RENDEZVOUS)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _claims():

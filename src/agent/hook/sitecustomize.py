@@ -20,7 +20,8 @@ Rules:
 - HOOK-8: where there are several ranks, steps of optimizers are counted from the first one on, with or without a process group: ranks that
   step and never form one are separate programs.
 - HOOK-9: a process below the rank's own that joins a process group of another size than the plan's, or that starts next to one that writes the page, is a
-  rank of its own. It is reported, once, and writes no page: its counters are not comparable with those of the plan's ranks.
+  rank of its own. It is reported, once, and writes a page of its own, next to that of the rank that has started it: its counters are not
+  comparable with those of the plan's ranks, but with those of its own group.
 - HOOK-10: in a drill (RANKDECK_DRILL), and only there, a thread waits for the agent's request to raise an exception in the main thread.
 """
 

@@ -1020,6 +1020,27 @@ fn hook_9_ranks_of_its_own_are_reported_without_a_page() {
 }
 
 #[test]
+fn hook_9_rank_of_its_own_writes_a_page_beside() {
+    let made = folder(
+        "import os, torch.distributed as dist\nfor rank in range(2):\n    if os.fork() == 0:\n        \
+         dist.init_process_group('gloo', rank=rank, world_size=2)\n        os._exit(0)\n    os.wait()\n",
+    );
+    let (_, output) = events(&made, &[]);
+    assert!(output.status.success(), "{output:?}");
+    for rank in [0, 1] {
+        let page = made.path().join(format!("rank0.page.inner{rank}"));
+        let view = StatusPageReader::open(&page).unwrap().view().unwrap();
+        let given = view.group_arguments.unwrap();
+        assert_eq!((view.rank, given.rank, given.world_size), (rank, Some(rank), Some(2)));
+        assert_eq!(
+            given.contradicting,
+            Vec::<String>::new(),
+            "they are those of the rank that has started it"
+        );
+    }
+}
+
+#[test]
 fn hook_5_failed_rank_of_its_own_is_the_dead_child() {
     use rankdeck_proto::message::{DeadChild, Exit};
     let script = "class ProcessExitedException(Exception): pass\n\

@@ -399,6 +399,20 @@ mod tests {
     }
 
     #[test]
+    fn lock_of_several_processes_is_told_from_one_of_threads() {
+        for (lock, shared) in [("multiprocessing.Lock", true), ("threading.Lock", false)] {
+            let code = format!("import multiprocessing, threading\nl = {lock}()\nl.acquire(), l.acquire()");
+            let victim = Victim::start("python3", &["-c", &code]);
+            let mut found = victim.inspection();
+            victim.until("it waits for the lock", || {
+                found = victim.inspection();
+                found.os.syscall.as_deref() == Some("futex")
+            });
+            assert_eq!(found.os.shared_lock, shared, "{lock}");
+        }
+    }
+
+    #[test]
     fn lock_of_the_program_is_not_followed() {
         let code = "import threading, time\n\
             def work(): time.sleep(500)\n\

@@ -12,6 +12,7 @@
 //! locks         the holders of file locks
 //! sockets       TCP_INFO and unix peers by netlink, listening sockets
 //! memory        maps and memory of another process
+//! variables     paths and addresses that a sleeping Python loop refers to
 //! stacks        all stacks of a process, Python stacks from outside
 //! native        native stacks from outside
 //! elf           object files of the process, read by sections
@@ -45,6 +46,7 @@ mod steps;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod symbols;
 pub(crate) mod syscall;
+mod variables;
 
 #[cfg(test)]
 pub(crate) use steps::gpu_words;

@@ -18,6 +18,8 @@ use std::net::SocketAddr;
 const DNS: u16 = 53;
 /// Most processes that are named.
 const NAMED: usize = 4;
+/// Most processes below the agent whose environment is read.
+const MARKED: usize = 16;
 /// A sleep up to this long may be the pause between two tries, ms.
 const PAUSE_MS: u64 = 2_000;
 /// Commands of fcntl(2) that wait for a lock.
@@ -207,13 +209,15 @@ fn holder(pid: u32) -> Option<BlockingProcess> {
     })
 }
 
-/// It carries the same mark as the ranks of this agent.
+/// It is below this agent, or carries the same mark as its ranks: that of another agent of the run on this machine.
 fn is_of_the_run(pid: u32) -> bool {
-    let mark = |environ: &[u8]| proc::variable(environ, "RANKDECK_RUN").map(<[u8]>::to_vec);
-    let own = std::env::var_os("RANKDECK_RUN").map(|run| run.to_string_lossy().into_owned().into_bytes());
-    let theirs = proc::environ(pid).and_then(|environ| mark(&environ));
-    let below_us = || proc::descendants(std::process::id()).contains(&pid);
-    (own.is_some() && theirs == own) || below_us()
+    let below = proc::descendants(std::process::id());
+    let mark = |pid: u32| {
+        let environ = proc::environ(pid)?;
+        proc::variable(&environ, "RANKDECK_RUN").map(<[u8]>::to_vec)
+    };
+    let own = || below.iter().take(MARKED).find_map(|child| mark(*child));
+    below.contains(&pid) || own().is_some_and(|own| mark(pid) == Some(own))
 }
 
 /// Bytes of the stack to search, from the waiting call upwards.
@@ -498,6 +502,27 @@ mod tests {
             );
             assert!(holders[0].does.contains("clock_nanosleep"), "{found:?}");
         }
+    }
+
+    /// Two hosts of a run may be one machine, each with an agent.
+    #[test]
+    fn process_of_another_agent_is_of_the_run() {
+        let marked = |run: &str| {
+            let mut command = Command::new("sh");
+            // The shell leaves it to another parent.
+            command.args(["-c", "sleep 1000 >/dev/null & echo $!"]).env("RANKDECK_RUN", run);
+            let output = command.output().unwrap();
+            String::from_utf8_lossy(&output.stdout).trim().parse::<u32>().unwrap()
+        };
+        let mut own = Command::new("sleep");
+        let _own = Victim(own.arg("1000").env("RANKDECK_RUN", "a-run").spawn().unwrap());
+        let (theirs, other) = (marked("a-run"), marked("another-run"));
+        let found = (is_of_the_run(theirs), is_of_the_run(other));
+        for pid in [theirs, other] {
+            let start = proc::stat(pid).map_or(0, |stat| stat.start);
+            crate::supervise::groups::signal(pid, start, libc::SIGKILL);
+        }
+        assert_eq!(found, (true, false));
     }
 
     /// `flock FILE PROGRAM`, as in a crontab: the program has the descriptor through which the lock was taken.

@@ -5,12 +5,14 @@
 use super::syscall::{self, SyscallWait, WaitKind};
 use super::{
     InspectTarget, MemoryWait, SharedHelper, awaited, descriptors, memory, obstacle, ras, recorder, sockets,
-    stacks, state_words,
+    stacks, state_words, variables,
 };
 use crate::observe::{cgroup_stat, host_signals, pages};
 use crate::proc::{self, ProcStat, ProcessKey};
 use crate::program;
-use rankdeck_proto::inspection::{GroupView, InspectedChild, Obstacle, OsState, PythonView, Socket};
+use rankdeck_proto::inspection::{
+    GroupView, InspectedChild, Obstacle, OsState, PythonView, Socket, StackMethod, ThreadStack,
+};
 use rankdeck_proto::message::{CollectiveCall, GpuSample};
 use rankdeck_proto::status_page::{GroupCounters, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ const RAS_ENDS_BEFORE: Duration = Duration::from_millis(100);
 /// The note on a process whose memory another helper waits for (INSPECT-2).
 pub(super) const MEMORY_IS_AWAITED: &str =
     "cannot read stacks: an earlier inspection still waits for the memory of the process";
+/// Variables are read only if this much time is left for the CPU times that follow.
+const VARIABLES: Duration = Duration::from_millis(300);
 /// Most children listed.
 const CHILDREN: usize = 64;
 /// Most connections listed.
@@ -159,6 +163,7 @@ impl ProcessInspection<'_> {
                 threads: stat.threads as u32,
                 cpu_ms_moved: 0,
                 sleep_left_ms: None,
+                shared_lock: self.call.as_ref().is_some_and(syscall::is_shared_lock),
             };
             if groups.is_none() {
                 found.notes.push("cannot read its cgroup".into());
@@ -286,6 +291,23 @@ fn memory_parts(
         shared.found(|found| stacks::replace(found, again));
     }
     through_its_threads(pid, tcp, shared);
+    polled_variables(pid, shared, deadline);
+}
+
+/// What the loop refers to in which its main thread sleeps.
+fn polled_variables(pid: u32, shared: &SharedHelper, deadline: Instant) {
+    let sleeps = shared.found(|found| {
+        let python = |stack: &ThreadStack| stack.how == StackMethod::Python && stack.tid == pid;
+        found.os.sleep_left_ms.is_some() && found.obstacle.is_none() && found.threads.iter().any(python)
+    });
+    if !sleeps || deadline.saturating_duration_since(Instant::now()) < VARIABLES {
+        return;
+    }
+    shared.stage("variables");
+    match variables::of_main_thread(pid) {
+        Ok(variables) => shared.found(|found| found.variables = variables),
+        Err(error) => shared.found(|found| found.notes.push(format!("no Python variables: {error}"))),
+    }
 }
 
 /// What its main thread waits for through another thread of its own.
@@ -353,6 +375,7 @@ fn describe_wait(
         }
         if is_other {
             found.os.syscall = syscall::in_short(&call);
+            found.os.shared_lock = syscall::is_shared_lock(&call);
             (found.blocked_on, found.obstacle) = (words, own);
         }
         (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits);

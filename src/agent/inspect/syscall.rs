@@ -51,6 +51,13 @@ fn parse(text: &str) -> Option<SyscallWait> {
     Some(SyscallWait { number: (number >= 0).then_some(number), args, sp, pc })
 }
 
+/// Whether a call waits for a lock in memory that processes share: glibc marks the others as private (futex(2)).
+pub(crate) fn is_shared_lock(call: &SyscallWait) -> bool {
+    let operation = call.args[1] as i32;
+    let waits = matches!(operation & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
+    call.number == Some(libc::SYS_futex) && waits && operation & libc::FUTEX_PRIVATE_FLAG == 0
+}
+
 /// What kind of waiting a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitKind {

@@ -3,6 +3,7 @@
 //! ```text
 //! sample         gauges of the host, its ranks and their status pages, in rounds
 //! pages          the ranks' status pages, held open
+//! inner_ranks    ranks that a script's rank has started itself
 //! process_tree   the processes of one rank between two samples
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
 //! host_signals   pressure, network interface, suspension
@@ -22,6 +23,7 @@
 //! closed_logs    finds those that are opened for each row only
 //! row_files      reads CSV and JSON Lines as they grow
 //! logged_media   histograms and images from event files that wait to be sent
+//! printed_returns  returns that the ranks of a script print, each for itself
 //! extractor      metrics and progress from the output of rank 0
 //! arbiter        decides from which source a series comes
 //! ```
@@ -33,6 +35,7 @@ pub(crate) mod closed_logs;
 pub(crate) mod extractor;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;
+pub(crate) mod inner_ranks;
 pub(crate) mod line_splitter;
 pub(crate) mod line_times;
 pub(crate) mod live_lines;
@@ -45,6 +48,7 @@ pub(crate) mod nvml;
 pub(crate) mod open_logs;
 pub(crate) mod open_watch;
 pub(crate) mod pages;
+pub(crate) mod printed_returns;
 pub(crate) mod process_tree;
 pub(crate) mod row_files;
 pub(crate) mod sample;

@@ -193,6 +193,7 @@ impl ProcessTree {
             cgroup: slow.cgroup.clone(),
             main: schedule.map(|_| MainThread { cpu_us: ran_ns / 1000, turns, ..slow.main }),
             only_core: slow.only_core,
+            returns: Vec::new(),
         };
         TreeSample {
             pids: std::iter::once(main.pid).chain(slow.below.iter().map(|process| process.pid)).collect(),

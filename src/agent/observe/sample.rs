@@ -7,19 +7,23 @@
 
 use crate::observe::gpu::{GpuUsers, GpuWatch, VisibleGpu, planned_gpu};
 use crate::observe::host_signals::HostWatch;
+use crate::observe::inner_ranks::{InnerRanks, is_of};
 use crate::observe::live_lines::LiveLines;
 use crate::observe::media_limiter::MediaLimiter;
 use crate::observe::pages;
+use crate::observe::printed_returns::ReturnBlocks;
 use crate::observe::process_tree::{HostCache, ProcessTree, SampleDepth, TreeSample};
 use crate::proc::{self, ProcessKey};
 use crate::program;
 use crate::timing::Timing;
 use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample, calm_round};
+use rankdeck_proto::message::{
+    GpuSample, HostSample, InnerRankSample, PageSample, RankSample, RankSignals, calm_round,
+};
 use rankdeck_proto::status_page::monotonic_ns;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -82,7 +86,8 @@ impl SampledRanks {
         world_size: usize,
         targets: Vec<SampledRank>,
     ) {
-        pages::keep(|page| targets.iter().any(|target| target.page == page));
+        let is_in_use = |page: &Path, target: &SampledRank| target.page == page || is_of(page, &target.page);
+        pages::keep(|page| targets.iter().any(|target| is_in_use(page, target)));
         let task = Arc::new(Task { generation, meeting, world_size, targets });
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
     }
@@ -105,7 +110,7 @@ pub(crate) type NumberedSample = (u64, HostSample);
 /// Starts the thread, which samples at the pace of `timing`; it ends with its receivers.
 pub(crate) fn start(
     targets: SampledRanks,
-    live: LiveLines,
+    (live, returns): (LiveLines, ReturnBlocks),
     gpus: GpuWatch,
     malformed: Arc<AtomicU64>,
     gate: MediaLimiter,
@@ -114,7 +119,7 @@ pub(crate) fn start(
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     let sampler_thread = targets.sampler_thread.clone();
     let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
-        let mut sampler = Sampler { live, ..Sampler::default() };
+        let mut sampler = Sampler { live, returns, ..Sampler::default() };
         let mut number = 0;
         loop {
             let task = targets.get();
@@ -186,6 +191,8 @@ pub(crate) struct Sampler {
     host: Option<(Instant, HostSample)>,
     users: GpuUsers,
     live: LiveLines,
+    returns: ReturnBlocks,
+    inner: InnerRanks,
 }
 
 impl Sampler {
@@ -197,7 +204,11 @@ impl Sampler {
     /// Takes a sample.
     pub fn sample(&mut self, generation: Generation, targets: &[SampledRank], gpus: &GpuWatch) -> HostSample {
         let gpus = gpus.latest();
-        self.ranks.retain(|ident, _| targets.iter().any(|target| target.ident == *ident));
+        let inner = self.inner.sampled(targets, Instant::now());
+        let is_sampled = |ident: &ProcessKey| {
+            targets.iter().chain(inner.iter().map(|(_, target)| target)).any(|target| target.ident == *ident)
+        };
+        self.ranks.retain(|ident, _| is_sampled(ident));
         let thoroughly = self.host.as_ref().is_none_or(|(at, _)| at.elapsed() >= SLOW_ROUND);
         if thoroughly {
             self.host = Some((Instant::now(), self.host()));
@@ -209,11 +220,22 @@ impl Sampler {
             children.chain([rank.pid])
         });
         let users = self.users.sample(&gpus, &ours.collect());
+        let inner = inner
+            .iter()
+            .map(|(outer, target)| {
+                let sample = self.rank(target, &gpus, thoroughly);
+                // Its lines are those of the rank that has started it.
+                let signals = RankSignals { returns: Vec::new(), ..sample.signals };
+                let sample = RankSample { live: String::new(), signals, ..sample };
+                InnerRankSample { outer: *outer, sample }
+            })
+            .collect();
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
             wall_time: wall_time(),
             generation,
             ranks,
+            inner,
             gpus,
             users,
             ..self.host.as_ref().map(|(_, host)| host.clone()).unwrap_or_default()
@@ -283,7 +305,7 @@ impl Sampler {
             gpu_memory,
             gpu_share,
             page,
-            signals,
+            signals: RankSignals { returns: self.returns.of(target.rank), ..signals },
             live: self.live.newest(target.rank).unwrap_or_default(),
         }
     }

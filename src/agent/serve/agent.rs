@@ -330,9 +330,10 @@ impl Agent {
                 self.perform(actions);
                 Ok(())
             }
-            ConsoleMessage::Inspect { request, ranks } => {
+            ConsoleMessage::Inspect { request, ranks, inner } => {
                 let lifecycle = self.lifecycle.borrow();
-                self.observers.inspect(*request, ranks, &order, &lifecycle, &self.settings.paths)
+                let whom = (ranks.as_slice(), inner.as_slice());
+                self.observers.inspect(*request, whom, &order, &lifecycle, &self.settings.paths)
             }
             ConsoleMessage::Continue { ranks } => {
                 let actions = self.lifecycle.borrow().resume(ranks);

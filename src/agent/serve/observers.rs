@@ -6,13 +6,16 @@ use crate::inspect;
 use crate::observe::arbiter::{Arbiter, SeriesSource};
 use crate::observe::extractor::MetricExtractor;
 use crate::observe::gpu::{self, GpuWatch};
+use crate::observe::inner_ranks;
 use crate::observe::live_lines::LiveLines;
 use crate::observe::logs::{self, LineBatch, Logs};
 use crate::observe::metric_files::{MetricFileTailer, MetricSources};
+use crate::observe::printed_returns::{PrintedReturns, ReturnBlocks};
 use crate::observe::sample::{self, NumberedSample, RendezvousAddr, SampledRank, SampledRanks, gpu_of};
 use crate::observe::secrets::LogSecrets;
 use crate::paths::RunPaths;
 use crate::paths::expand_in;
+use crate::proc::{self, ProcessKey};
 use crate::serve::console::ConsoleOrder;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
@@ -20,6 +23,7 @@ use crate::serve::log_line;
 use crate::supervise::lifecycle::{HostRank, Lifecycle};
 use crate::supervise::supervisor::TaskResult;
 use crate::timing::Timing;
+use rankdeck_proto::inspection::InnerTarget;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, RankEvent, RecordEvent};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
@@ -76,6 +80,9 @@ pub(crate) struct Observers {
     live: LiveLines,
     /// Extracts metrics from rank 0's output, if rank 0 is on this host and not the built-in trainer.
     picker: Option<MetricExtractor>,
+    /// Compares what the ranks of a script print, if there are several.
+    printed: Option<PrintedReturns>,
+    return_blocks: ReturnBlocks,
     /// The change of rank 0's live lines that was read last.
     live_seen: u64,
     /// Decides from which source a series of this generation comes.
@@ -112,7 +119,9 @@ impl Observers {
         let logs = Logs::start(lost_lines.clone(), live.clone(), deliver, report)?;
         let (events, targets) = (EventConnections::default(), SampledRanks::default());
         let (malformed, gate) = (events.malformed.clone(), events.gate.clone());
-        let samples = sample::start(targets.clone(), live.clone(), gpus.clone(), malformed, gate, timing)?;
+        let return_blocks = ReturnBlocks::default();
+        let shown = (live.clone(), return_blocks.clone());
+        let samples = sample::start(targets.clone(), shown, gpus.clone(), malformed, gate, timing)?;
         let observers = Observers {
             logs,
             lines: Rc::default(),
@@ -123,6 +132,8 @@ impl Observers {
             metrics: metrics_in,
             live,
             picker: None,
+            printed: None,
+            return_blocks,
             live_seen: 0,
             arbiter: Arbiter::default(),
             summary: String::new(),
@@ -153,6 +164,9 @@ impl Observers {
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
+        let compares = !spec.plan.is_builtin() && spec.plan.ranks.len() > 1;
+        let blocks = self.return_blocks.clone();
+        self.printed = compares.then(|| PrintedReturns::new(&spec.plan.experiment.metrics, blocks));
         if !has_metrics(spec) {
             return;
         }
@@ -220,6 +234,9 @@ impl Observers {
         if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
             picker.lines(&batch.lines, Instant::now());
             self.show_sign();
+        }
+        if let Some(printed) = &mut self.printed {
+            printed.lines(batch.rank, &batch.lines, Instant::now());
         }
         self.lines.borrow_mut().push(batch);
     }
@@ -321,13 +338,14 @@ impl Observers {
         let _ = tokio::time::timeout(SETTLE_LOGS, settled).await;
     }
 
-    /// Inspects some ranks, all of this host when none is named, and answers `order`.
+    /// Inspects some ranks and some that these have started themselves, all ranks of this host when none is named, and
+    /// answers `order`.
     ///
     /// Errors: too many inspections are running.
     pub fn inspect(
         &self,
         request: u64,
-        ranks: &[Rank],
+        (ranks, inner): (&[Rank], &[InnerTarget]),
         order: &ConsoleOrder,
         lifecycle: &Lifecycle,
         paths: &RunPaths,
@@ -338,10 +356,20 @@ impl Observers {
                 "try again in two seconds",
             ));
         }
-        let subjects = self.subjects(ranks, lifecycle, paths);
+        let mut subjects = match (ranks, inner) {
+            ([], [_, ..]) => Vec::new(),
+            _ => self.subjects(ranks, lifecycle, paths),
+        };
+        let own = subjects.len();
+        let below = |target: &InnerTarget| Some((*target, inner_subject(target, lifecycle, paths)?));
+        let (inner, more): (Vec<InnerTarget>, Vec<_>) = inner.iter().filter_map(below).unzip();
+        subjects.extend(more);
         let (running, answers) = (self.inspections.clone(), order.answers.clone());
         tokio::task::spawn_blocking(move || {
-            let inspections = inspect::inspect(subjects);
+            let mut inspections = inspect::inspect(subjects);
+            for (inspection, target) in inspections.iter_mut().skip(own).zip(inner) {
+                (inspection.rank, inspection.inner_pid) = (target.outer, Some(target.pid));
+            }
             // A console that has left misses its answer and nothing else.
             let _ = answers.blocking_send(AgentMessage::Inspected { request, inspections });
             drop(running);
@@ -394,4 +422,20 @@ impl Observers {
             batches.iter().for_each(|batch| lines.push(batch));
         }
     }
+}
+/// A rank that a rank of this host has started itself; `None` once its process is gone.
+fn inner_subject(
+    target: &InnerTarget,
+    lifecycle: &Lifecycle,
+    paths: &RunPaths,
+) -> Option<inspect::InspectTarget> {
+    let life = lifecycle.ranks().iter().find(|life| life.rank == target.outer && life.exit.is_none())?;
+    let stat = proc::stat(target.pid).filter(|stat| !stat.is_gone())?;
+    let is_below = proc::descendants(life.ident?.pid).contains(&target.pid);
+    (is_below || lifecycle.starts_elsewhere()).then(|| inspect::InspectTarget {
+        rank: Rank(target.number),
+        ident: Some(ProcessKey { pid: stat.pid, start: stat.start }),
+        page: inner_ranks::page(&paths.page(lifecycle.generation(), target.outer), target.number),
+        ..inspect::InspectTarget::default()
+    })
 }

@@ -497,6 +497,10 @@ fn host_sample() -> HostSample {
             signals,
             ..rank_sample(0)
         }],
+        inner: vec![InnerRankSample {
+            outer: Rank(0),
+            sample: RankSample { wchan: some(), live: some(), page: Some(page()), ..rank_sample(0) },
+        }],
         gpus: vec![gpu],
         signals: HostSignals { link: Some(link), ..Default::default() },
         ..HostSample::default()
@@ -529,6 +533,7 @@ fn inspection() -> Inspection {
         }),
         ras: vec![some()],
         notes: vec![some()],
+        variables: vec![some()],
         ..Inspection::default()
     }
 }

@@ -83,8 +83,10 @@ pub(super) fn on_agent_message(ctx: &mut EventCtx<'_>, node: NodeRank, mut messa
             for inspection in inspections {
                 match ctx.model.ranks.get_mut(inspection.rank.index()).filter(|rank| rank.node == node) {
                     Some(rank) => {
-                        rank.inspection =
-                            Some(Box::new(watch::describe_inspection(rank, &inspection, ctx.now)));
+                        if inspection.inner_pid.is_none() {
+                            rank.inspection =
+                                Some(Box::new(watch::describe_inspection(rank, &inspection, ctx.now)));
+                        }
                         ctx.session.watch.on_inspection(inspection);
                     }
                     None => ctx.model.drops.misplaced += 1,
@@ -286,6 +288,7 @@ fn apply_sample(ctx: &mut EventCtx<'_>, node: NodeRank, mut sample: HostSample) 
         }
     }
     sample.ranks.clear();
+    sample.inner.clear();
     let histories = &mut ctx.host(node).gpu_history;
     histories.retain(|index, _| sample.gpus.iter().any(|gpu| gpu.index == *index));
     for gpu in sample.gpus.iter().take(GPUS) {

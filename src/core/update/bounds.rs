@@ -397,6 +397,8 @@ impl Truncator {
     fn sample(&mut self, sample: &mut HostSample) {
         self.list(LONG, &mut sample.ranks);
         sample.ranks.iter_mut().for_each(|rank| self.rank(rank));
+        self.list(LIST, &mut sample.inner);
+        sample.inner.iter_mut().for_each(|inner| self.rank(&mut inner.sample));
         self.list(LIST, &mut sample.gpus);
         for gpu in &mut sample.gpus {
             self.texts(NAME, [&mut gpu.name, &mut gpu.uuid]);
@@ -418,6 +420,7 @@ impl Truncator {
         self.text(LINE, &mut rank.live);
         let signals = &mut rank.signals;
         self.list(LIST, &mut signals.children);
+        self.list(LIST, &mut signals.returns);
         signals.children.iter_mut().for_each(|child| self.text(NAME, &mut child.name));
         signals.cgroup.iter_mut().for_each(|cgroup| self.text(PATH, &mut cgroup.path));
         rank.page.iter_mut().for_each(|page| self.page(page));
@@ -480,6 +483,7 @@ impl Truncator {
         inspection.python.iter_mut().for_each(|python| self.python(python));
         self.lines(LIST, &mut inspection.ras);
         self.lines(LIST, &mut inspection.notes);
+        self.lines(LIST, &mut inspection.variables);
     }
 
     fn python(&mut self, python: &mut PythonView) {

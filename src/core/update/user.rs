@@ -139,7 +139,10 @@ const USER_REQUEST: u64 = 0;
 pub(super) fn request_inspection(ctx: &mut EventCtx<'_>, rank: Rank) -> bool {
     let Some(node) = ctx.model.ranks.get(rank.index()).map(|rank| rank.node) else { return false };
     if ctx.host(node).is_live() {
-        ctx.send(node, ConsoleMessage::Inspect { request: USER_REQUEST, ranks: vec![rank] });
+        ctx.send(
+            node,
+            ConsoleMessage::Inspect { request: USER_REQUEST, ranks: vec![rank], inner: Vec::new() },
+        );
     }
     true
 }

@@ -24,8 +24,8 @@ pub(super) fn evaluate(ctx: &mut EventCtx<'_>) {
         let limits = TimeLimits::of(ctx.model.plan.as_ref());
         let awake = ctx.session.clock.awake_ms;
         for request in ctx.session.watch.evaluate(ctx.model, awake, &limits) {
-            let InspectRequest { node, request, ranks } = request;
-            ctx.send(node, ConsoleMessage::Inspect { request, ranks });
+            let InspectRequest { node, request, ranks, inner } = request;
+            ctx.send(node, ConsoleMessage::Inspect { request, ranks, inner });
         }
     }
 }

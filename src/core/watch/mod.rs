@@ -14,6 +14,8 @@
 //! changed. A verdict has one of two sources: facts (a death, differing weights) that records bring, and
 //! conditions that are assessed again at each tick.
 //!
+//! Ranks that a rank has started itself are watched as a run of their own, by a detector of its own ([`inner`]).
+//!
 //! Invariants:
 //! - One verdict per root cause: a death, a frozen process or a silent host explains the waits of the others.
 //! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never
@@ -34,6 +36,7 @@
 
 mod assess;
 pub(crate) mod history;
+mod inner;
 mod patterns;
 mod report;
 mod verdict_store;
@@ -59,6 +62,7 @@ use history::patience::Patience;
 use history::rank_history::RankHistory;
 use history::run_view::{Memory, RunView, fresh_hosts, living};
 use history::silence::{PaceHistory, SilenceModel};
+use inner::InnerRuns;
 use patterns::input::InputHistory;
 use patterns::learning::{self, ReturnComparison};
 use patterns::normalizers::NormalizerComparison;
@@ -105,6 +109,9 @@ pub(crate) struct Detector {
     input: InputHistory,
     #[serde(default)]
     normalizers: NormalizerComparison,
+    /// The groups of ranks that ranks have started themselves.
+    #[serde(default)]
+    inner: InnerRuns,
 }
 
 impl Detector {
@@ -128,6 +135,7 @@ impl Detector {
         }
         self.heartbeats.record_heartbeat(node, sample.mono_ms);
         self.devices.observe(node, sample);
+        self.inner.observe(model, node, sample);
     }
 
     /// Learns how long the rank has waited where the inspections saw it, once it does something (PATIENCE-2);
@@ -150,7 +158,10 @@ impl Detector {
 
     /// Takes the reply to an inspection request.
     pub fn on_inspection(&mut self, inspection: Inspection) {
-        self.inspections.on_reply(inspection);
+        match inspection.inner_pid {
+            Some(pid) => self.inner.on_inspection(pid, inspection),
+            None => self.inspections.on_reply(inspection),
+        }
     }
 
     /// Returns what was learned about usual silences.
@@ -181,6 +192,7 @@ impl Detector {
 
     /// Checks whether the run learns.
     pub fn check_learning(&mut self, model: &Model) {
+        self.returns.compare_printed(model);
         let issue = learning::find_issue(model, &self.returns);
         // The words of an issue may change with every value; those first reported stay.
         if self.verdicts.reason(VerdictKind::Learning) != issue.as_ref().map(|issue| issue.reason) {
@@ -215,6 +227,8 @@ impl Detector {
 
     /// Assesses all conditions and returns the inspections to request.
     pub fn evaluate(&mut self, model: &Model, awake_ms: u64, limits: &TimeLimits) -> Vec<InspectRequest> {
+        let (inner, inner_requests) = self.inner.evaluate(model, awake_ms, limits);
+        let inner_stands = inner.iter().any(|verdict| verdict.severity == Severity::Red);
         // History.
         let histories = living(model);
         self.replicas.compare(&histories);
@@ -230,7 +244,7 @@ impl Detector {
         let run = RunView::new(model, memory, fresh_hosts(model, awake_ms, limits), limits);
         // Patterns and findings.
         let mut findings = assess::assess(&run, &self.heartbeats, &self.devices, awake_ms, limits);
-        if findings.found.iter().all(Finding::is_advice) {
+        if findings.found.iter().all(Finding::is_advice) && !inner_stands {
             if let Some(stall) = self.stall.observe(&run, awake_ms, limits) {
                 let stalled = assess::stall(&run, stall);
                 findings.found.extend(stalled.found);
@@ -265,6 +279,12 @@ impl Detector {
         self.verdicts.keep_confirmed(&mut verdicts, &run, awake_ms);
         self.verdicts.keep_warned(&mut verdicts, &run, awake_ms);
         verdicts.values_mut().for_each(|verdict| apply_policy(&run, verdict, limits));
+        for verdict in inner {
+            let key = (verdict.verdict, verdict.rank, None);
+            if verdicts.get(&key).is_none_or(|known| known.severity <= verdict.severity) {
+                verdicts.insert(key, verdict);
+            }
+        }
         let suspects = run.inspectable(&findings.suspects);
         let stale: Vec<Rank> = run
             .views
@@ -274,7 +294,9 @@ impl Detector {
             .collect();
         self.verdicts.hold(verdicts, awake_ms);
         stale.iter().for_each(|rank| self.inspections.expire(*rank));
-        self.inspections.request(&suspects, awake_ms)
+        let mut requests = self.inspections.request(&suspects, awake_ms);
+        requests.extend(inner_requests);
+        requests
     }
 
     /// Weights of scripts that differ or contain NaN or Inf, and normalizers that differ: facts, as for the built-in

@@ -179,7 +179,7 @@ impl SimHost {
                 let order = RecordEvent::StopOrdered { mode, by: "console".to_owned(), ends };
                 self.order_stop(mode, grace_ms, order, out);
             }
-            ConsoleMessage::Inspect { request, ranks } => {
+            ConsoleMessage::Inspect { request, ranks, .. } => {
                 let inspections = self.inspect(&ranks);
                 self.send(AgentMessage::Inspected { request, inspections }, out);
             }
@@ -558,6 +558,7 @@ impl SimHost {
             load1: ranks.len() as f32 + noise(61),
             gpus: if self.cluster().gpus { self.gpus(&ranks, noise(62)) } else { Vec::new() },
             ranks,
+            inner: Vec::new(),
             users: Vec::new(),
             dropped: 0,
             kills_in_ms: None,

@@ -36,6 +36,9 @@ pub struct HostSample {
     pub load1: f32,
     /// This host's ranks.
     pub ranks: Vec<RankSample>,
+    /// Ranks that this host's ranks have started themselves, of process groups of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inner: Vec<InnerRankSample>,
     /// This host's GPUs; may be empty.
     pub gpus: Vec<GpuSample>,
     /// Processes on those GPUs that are neither ranks nor their children.
@@ -57,6 +60,15 @@ pub struct HostSample {
     /// Signals of the host that explain a stuck or slow rank.
     #[serde(default)]
     pub signals: HostSignals,
+}
+
+/// A rank that a rank of the plan has started itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InnerRankSample {
+    /// The rank that has started it.
+    pub outer: Rank,
+    /// As for ranks of the plan; its number is that in its own group.
+    pub sample: RankSample,
 }
 
 /// Signals of a host that explain stuck or slow ranks.
@@ -167,6 +179,22 @@ pub struct RankSignals {
     /// The only core that its main thread may use; `None` if there are more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_core: Option<u32>,
+    /// The latest blocks of returns that a script's rank has printed, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub returns: Vec<ReturnBlock>,
+}
+
+/// Returns of a few single episodes in a row, as a rank has printed them: those of ranks whose environments have the
+/// same seed are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReturnBlock {
+    /// From 0: block `n` has the returns `n * 8` to `n * 8 + 7`.
+    pub number: u64,
+    /// Hash of the returns.
+    pub hash: u32,
+    /// They differ among themselves, so that equal blocks are no coincidence.
+    pub differs_within: bool,
 }
 
 /// Counters of the main thread of a rank.

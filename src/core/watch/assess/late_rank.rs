@@ -17,7 +17,7 @@ use crate::watch::assess::finding::Assessment;
 use crate::watch::history::inspections::{EarlierStorage, INSPECTION_MS, main_functions, main_stack};
 use crate::watch::history::movement::IDLE;
 use crate::watch::history::program::{
-    self, KernelWait, children_work, cores_are_short, kernel_wait, lacks_cores, starved, stopped_child,
+    self, KernelWait, Loss, children_work, cores_are_short, kernel_wait, lacks_cores, starved, stopped_child,
     storage_bytes, stretch, waits_for_the_dead,
 };
 use crate::watch::history::run_view::RankView;
@@ -57,8 +57,13 @@ const ENVIRONMENTS: [&str; 6] =
 
 /// Python's pool of processes, which replaces workers that have died, and its queues, whose locks a worker takes with
 /// it when it dies.
-const POOL: &str = "/multiprocessing/pool.py";
-const QUEUES: [&str; 3] = [POOL, "/multiprocessing/queues.py", "/multiprocessing/synchronize.py"];
+const QUEUES: [&str; 3] =
+    ["/multiprocessing/pool.py", "/multiprocessing/queues.py", "/multiprocessing/synchronize.py"];
+/// Where a thread waits for another one of its process, which may pass on what a worker sends.
+const THREADS: [&str; 3] = ["/queue.py", "/threading.py", "/concurrent/futures/"];
+/// Python's pipe to another process, and its event loop, which has pipes of its own.
+const CONNECTION: &str = "/multiprocessing/connection.py";
+const EVENT_LOOP: &str = "/asyncio/";
 
 fn red(certainty: Certainty, reason: Reason) -> Option<Assessment> {
     Some(Assessment { severity: Severity::Red, certainty, reason })
@@ -389,7 +394,10 @@ impl<'a> LateRankCheck<'a> {
         if held && self.idles() && !program::wakes_by_itself(view, self.limits.rank0) {
             return Some(likely(Reason::GilHeld));
         }
-        let why = if retries_a_lock(view) { Reason::FileLock } else { Reason::ExpectedWait };
+        // What somebody else holds is no progress, however long the phase may take.
+        let held = outside_obstacle(view).filter(|_| view.cpu_share() <= IDLE);
+        let retried = || retries_a_lock(view).then_some(Reason::FileLock);
+        let why = held.or_else(retried).unwrap_or(Reason::ExpectedWait);
         let expected = if self.shown { amber(why) } else { None };
         let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
         let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
@@ -414,21 +422,34 @@ impl<'a> LateRankCheck<'a> {
         early.then_some(expected)
     }
 
-    /// It waits for a child that has exited: for data or room in a pipe, for another child, or, in Python's own
-    /// pools and queues, for a lock. Children that were not there when it last made progress explain nothing, and
-    /// neither do those that the program itself has waited for, except in a pool.
+    /// It waits for a process below it that has exited: for data or room in a pipe, for another child, for a lock
+    /// that processes share, or for a thread that passes on what a worker sends.
+    ///
+    /// A child that was there when it last made progress and that nobody has waited for explains any of these. One
+    /// that came later, or that the program has waited for, explains only what nobody else can end: a pipe without a
+    /// live process at its other end, a lock of Python's pools and queues, or a pipe whose other end only its
+    /// siblings hold, which inherit it.
     fn lost_its_worker(&self) -> bool {
         let view = self.view;
         let Some(lost) = program::lost_worker(view) else { return false };
-        let has_timer = |inspection: &Inspection| inspection.os.sleep_left_ms.is_some();
-        let inside =
-            |parts: &[&str]| view.inspection().and_then(main_stack).is_some_and(|stack| calls(stack, parts));
-        match self.waits_in {
-            _ if lost.reaped => self.waits_in == KernelWait::Lock && inside(&[POOL]),
-            KernelWait::Lock => inside(&QUEUES),
-            KernelWait::Poll if view.inspection().is_some_and(has_timer) => false,
-            KernelWait::Poll | KernelWait::Pipe | KernelWait::Child => true,
-            KernelWait::Sleep | KernelWait::Net | KernelWait::Other => false,
+        let inspection = view.current_inspection();
+        let has_timer = view.inspection().is_some_and(|inspection| inspection.os.sleep_left_ms.is_some());
+        let stack = view.inspection().and_then(main_stack);
+        let inside = |parts: &[&str]| stack.is_some_and(|stack| calls(stack, parts));
+        let is_shared = || inspection.is_some_and(|inspection| inspection.os.shared_lock);
+        let is_cut_off = || inspection.is_some_and(has_dead_end) && !inside(&[EVENT_LOOP]);
+        match (self.waits_in, lost.loss) {
+            (KernelWait::Lock, Loss::Unreaped) => inside(&QUEUES) || inside(&THREADS) || is_shared(),
+            (KernelWait::Lock, Loss::Reaped) => inside(&QUEUES) || is_shared(),
+            (KernelWait::Lock, Loss::Young) => is_shared(),
+            (KernelWait::Poll, _) if has_timer => false,
+            (KernelWait::Poll | KernelWait::Pipe | KernelWait::Child, Loss::Unreaped) => true,
+            (KernelWait::Poll | KernelWait::Pipe, Loss::Young) => is_cut_off(),
+            (KernelWait::Poll | KernelWait::Pipe, Loss::Reaped) => {
+                is_cut_off() || (inside(&[CONNECTION]) && awaits_veterans(view))
+            }
+            (KernelWait::Child, Loss::Young | Loss::Reaped)
+            | (KernelWait::Sleep | KernelWait::Net | KernelWait::Other, _) => false,
         }
     }
 
@@ -474,6 +495,18 @@ fn awaits_nobody(inspection: &Inspection) -> bool {
         Some(Obstacle::Pipe { ends, .. }) => ends.iter().all(|end| matches!(end.state, 'Z' | 'X')),
         _ => !inspection.awaits.is_empty() && inspection.awaits.iter().all(is_dead),
     }
+}
+
+/// It waits for a pipe or a pair of sockets, at whose other end no live process is.
+fn has_dead_end(inspection: &Inspection) -> bool {
+    matches!(inspection.obstacle, Some(Obstacle::Pipe { .. })) && awaits_nobody(inspection)
+}
+
+/// All processes at the other end were there when the rank last made progress.
+fn awaits_veterans(view: &RankView<'_>) -> bool {
+    let obstacle = view.current_inspection().and_then(|inspection| inspection.obstacle.as_ref());
+    let Some(Obstacle::Pipe { ends, .. }) = obstacle else { return false };
+    !ends.is_empty() && ends.iter().all(|end| view.history.veterans().contains(&end.pid))
 }
 
 /// The wait ends at the other end of a connection.

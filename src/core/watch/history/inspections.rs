@@ -9,7 +9,9 @@
 //!   one that did still counts; the rank's connections come from the latest one.
 
 use rankdeck_proto::inspection::FrameOwner;
-use rankdeck_proto::inspection::{Frame, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack};
+use rankdeck_proto::inspection::{
+    Frame, InnerTarget, Inspection, OF_CHILD, OF_TASK, Socket, StackMethod, ThreadStack,
+};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
@@ -118,6 +120,8 @@ pub(crate) struct InspectRequest {
     pub request: u64,
     /// The ranks to inspect.
     pub ranks: Vec<Rank>,
+    /// Ranks to inspect that ranks of the plan have started themselves.
+    pub inner: Vec<InnerTarget>,
 }
 
 impl InspectionLog {
@@ -141,7 +145,7 @@ impl InspectionLog {
             .into_iter()
             .map(|(node, ranks)| {
                 self.request += 1;
-                InspectRequest { node, request: self.request, ranks }
+                InspectRequest { node, request: self.request, ranks, inner: Vec::new() }
             })
             .collect()
     }
@@ -208,7 +212,12 @@ impl InspectionLog {
 /// The thread that shows what the program does: its main thread, or one that has work where that has none.
 pub(crate) fn leading_thread(inspection: &Inspection) -> Option<&ThreadStack> {
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
-    let python = || inspection.threads.iter().filter(|thread| thread.how == StackMethod::Python);
+    let python = |of_child: bool| {
+        let is_one = move |thread: &&ThreadStack| {
+            thread.how == StackMethod::Python && thread.name.starts_with(OF_CHILD) == of_child
+        };
+        inspection.threads.iter().filter(is_one)
+    };
     // Other native threads wait for work most of the time; where they do is irrelevant.
     let main = inspection.pid.or_else(|| inspection.threads.first().map(|thread| thread.tid));
     let is_main = |thread: &&ThreadStack| thread.how == StackMethod::Native && Some(thread.tid) == main;
@@ -216,9 +225,11 @@ pub(crate) fn leading_thread(inspection: &Inspection) -> Option<&ThreadStack> {
     let has = |thread: &ThreadStack, owner| thread.frames.iter().any(|frame| frame.owner() == owner);
     main_stack(inspection)
         .filter(|thread| thread.frames.iter().any(|frame| frame.owner() != FrameOwner::System))
-        .or_else(|| python().find(|thread| has(thread, FrameOwner::Program)))
-        .or_else(|| python().find(|thread| has(thread, FrameOwner::Library)))
+        .or_else(|| python(false).find(|thread| has(thread, FrameOwner::Program)))
+        .or_else(|| python(false).find(|thread| has(thread, FrameOwner::Library)))
         .or_else(|| native().find(|thread| has(thread, FrameOwner::Program)))
+        .or_else(|| python(true).find(|thread| has(thread, FrameOwner::Program)))
+        .or_else(|| python(true).find(|thread| has(thread, FrameOwner::Library)))
 }
 
 /// The innermost frame that is neither PyTorch's nor the language's own library's, and the innermost one of the
@@ -337,10 +348,22 @@ pub(crate) fn main_functions(inspection: &Inspection) -> Option<u64> {
     Some(names.flat_map(str::bytes).fold(0xcbf2_9ce4_8422_2325, hash))
 }
 
-/// Returns the Python stack of the program's main thread.
+/// Returns the Python stack of the program's main thread: of the rank's own process, or, where that only starts the
+/// program, of a process below it. Python workers of a native program run none of its code.
 pub(crate) fn main_stack(inspection: &Inspection) -> Option<&ThreadStack> {
     let python = || inspection.threads.iter().filter(|stack| stack.how == StackMethod::Python);
-    python().find(|stack| Some(stack.tid) == inspection.pid).or_else(|| python().next())
+    let own = || python().filter(|stack| !stack.name.starts_with(OF_CHILD));
+    let is_own_code = |stack: &&ThreadStack| stack.frames.iter().any(is_of_program);
+    let native = inspection.threads.iter().filter(|stack| stack.how == StackMethod::Native);
+    let is_native = || native.clone().any(|stack| is_own_code(&stack));
+    own()
+        .find(|stack| Some(stack.tid) == inspection.pid)
+        .or_else(|| own().next())
+        .or_else(|| if is_native() { None } else { python().next() })
+}
+
+fn is_of_program(frame: &Frame) -> bool {
+    frame.owner() == FrameOwner::Program
 }
 
 /// Whether the main thread is inside a call of the process group.

@@ -15,7 +15,7 @@ use crate::watch::history::movement::{BULK, ChildDelta, IDLE};
 use crate::watch::history::rank_history::CHILDREN;
 use crate::watch::history::run_view::RankView;
 use crate::watch::history::silence::SUSPECT_MS;
-use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::inspection::{Inspection, Obstacle};
 use rankdeck_proto::message::GpuSample;
 use std::collections::BTreeMap;
 
@@ -157,6 +157,10 @@ fn helpers_work(view: &RankView<'_>) -> bool {
     new || io || moved.helpers >= HELP || moved.helpers >= view.history.usual_helpers() * MORE.0 + MORE.1
 }
 
+/// Kernel functions that wait for the other end of a pipe or of a pair of local sockets: for data, or for room.
+const PIPES: [&str; 6] =
+    ["pipe_read", "pipe_write", "pipe_wait", "unix_stream_read", "unix_stream_data_wait", "sock_alloc_send"];
+
 /// What the main thread of a rank waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KernelWait {
@@ -182,7 +186,7 @@ pub(crate) fn kernel_wait(view: &RankView<'_>) -> KernelWait {
     let has = |names: &[&str]| names.iter().any(|name| wchan.contains(name));
     let blocked =
         view.current_inspection().and_then(|inspection| inspection.blocked_on.as_deref()).unwrap_or_default();
-    if has(&["pipe_read", "unix_stream_read", "pipe_wait"]) || blocked.contains("pipe from pid") {
+    if has(&PIPES) || blocked.contains("pipe from pid") {
         KernelWait::Pipe
     } else if has(&["futex"]) {
         KernelWait::Lock
@@ -194,33 +198,73 @@ pub(crate) fn kernel_wait(view: &RankView<'_>) -> KernelWait {
         KernelWait::Poll
     } else if wchan == "do_wait" || has(&["kernel_wait4"]) {
         KernelWait::Child
+    } else if wchan.is_empty() {
+        by_its_call(view)
     } else {
         KernelWait::Other
     }
 }
 
-/// Returns a child that has exited since the rank last made progress and was not reaped. Earlier ones may
-/// remain for any time.
+/// What it waits in by its system call and what that leads to: some kernels show no function.
+fn by_its_call(view: &RankView<'_>) -> KernelWait {
+    let Some(inspection) = view.current_inspection().filter(|inspection| !inspection.os.is_awake()) else {
+        return KernelWait::Other;
+    };
+    let call = inspection.os.syscall.as_deref().unwrap_or_default();
+    match (call.split('(').next().unwrap_or_default(), &inspection.obstacle) {
+        ("poll" | "ppoll" | "select" | "pselect6" | "epoll_wait" | "epoll_pwait", _) => KernelWait::Poll,
+        ("futex", _) => KernelWait::Lock,
+        ("nanosleep" | "clock_nanosleep", _) => KernelWait::Sleep,
+        ("wait4" | "waitid", _) => KernelWait::Child,
+        ("read" | "readv" | "recvfrom" | "recvmsg" | "write" | "writev" | "sendto" | "sendmsg", found) => {
+            match found {
+                Some(Obstacle::Pipe { .. }) => KernelWait::Pipe,
+                Some(Obstacle::Connection { .. }) => KernelWait::Net,
+                _ => KernelWait::Other,
+            }
+        }
+        _ => KernelWait::Other,
+    }
+}
+
+/// Returns a child that has exited since the rank last made progress and was not reaped, one that was there then
+/// first. Earlier ones may remain for any time.
 pub(crate) fn dead_child(view: &RankView<'_>) -> Option<u32> {
     let ended =
         |pid: u32, state: char| matches!(state, 'Z' | 'X') && !view.history.ended_before().contains(&pid);
-    let seen = view.sample.signals.children.iter().find(|child| ended(child.pid, child.state));
-    let inspected = || view.current_inspection()?.children.iter().find(|child| ended(child.pid, child.state));
-    seen.map(|child| child.pid).or_else(|| inspected().map(|child| child.pid))
+    let sampled = view.sample.signals.children.iter().map(|child| (child.pid, child.state));
+    let inspected = view.current_inspection().into_iter().flat_map(|inspection| &inspection.children);
+    let all = sampled.chain(inspected.map(|child| (child.pid, child.state)));
+    let dead: Vec<u32> = all.filter(|(pid, state)| ended(*pid, *state)).map(|(pid, _)| pid).collect();
+    let known = dead.iter().find(|pid| view.history.veterans().contains(pid));
+    known.or(dead.first()).copied()
 }
 
-/// A child that was there when the rank last made progress and has exited since: as a zombie, or `reaped` by the
-/// program, which replaces or forgets it.
+/// A process below the rank that has exited since the rank last made progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LostWorker {
     pub pid: u32,
-    pub reaped: bool,
+    pub loss: Loss,
 }
 
-/// Returns the lost worker; an unreaped one first.
+/// What is left of a lost worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A zombie, which was there when the rank last made progress.
+    Unreaped,
+    /// A zombie that came later, or lived for too short a time to be seen alive.
+    Young,
+    /// Nothing: the program, which replaces or forgets it, or whoever inherited it has waited for it.
+    Reaped,
+}
+
+/// Returns the lost worker: of several, the one whose loss explains most.
 pub(crate) fn lost_worker(view: &RankView<'_>) -> Option<LostWorker> {
     let veterans = view.history.veterans();
-    let zombie = dead_child(view).filter(|pid| veterans.contains(pid));
+    let zombie = dead_child(view).map(|pid| LostWorker {
+        pid,
+        loss: if veterans.contains(&pid) { Loss::Unreaped } else { Loss::Young },
+    });
     let children = &view.sample.signals.children;
     let is_there = |pid: &u32| children.iter().any(|child| child.pid == *pid);
     let gone = || {
@@ -228,8 +272,8 @@ pub(crate) fn lost_worker(view: &RankView<'_>) -> Option<LostWorker> {
         // A full list does not show all of them.
         veterans.iter().find(|pid| children.len() < CHILDREN && !lives(pid))
     };
-    let zombie = zombie.map(|pid| LostWorker { pid, reaped: false });
-    zombie.or_else(|| gone().map(|pid| LostWorker { pid: *pid, reaped: true }))
+    let gone = || gone().map(|pid| LostWorker { pid: *pid, loss: Loss::Reaped });
+    zombie.filter(|lost| lost.loss == Loss::Unreaped).or_else(gone).or(zombie)
 }
 
 /// Whether the rank waits for a worker that has exited: no live process is at the other end. Only an

@@ -50,9 +50,10 @@ pub struct RankHistory {
     acted_at: u64,
     /// Its longest pause that has ended by itself since its counters moved.
     longest_pause_ms: u64,
-    /// Children that were there when its counters last moved.
+    /// Children that were there at the sample before its counters last moved, or at the one that showed it: the last
+    /// moves of a rank and the death of its worker may lie between the two.
     veterans: BTreeSet<u32>,
-    /// Those of them that had exited by then and were not reaped.
+    /// Those that had exited by the former and were not reaped.
     ended: BTreeSet<u32>,
     /// CPU share of its children and other threads while its counters moved, and bytes per second that the
     /// children moved then.
@@ -153,7 +154,8 @@ impl RankHistory {
             self.counters = counters;
             self.counters_since = mono_ms;
             self.longest_pause_ms = 0;
-            self.learn_helpers(&children);
+            let before = self.past.back().map(|sample| sample.children.clone()).unwrap_or_default();
+            self.learn_helpers(&before, &children);
             self.at_collective = sample.page.as_ref().map_or((0, 0), |page| (page.train_iter, page.updates));
         }
         // A process that had a core in between starts over.
@@ -202,11 +204,13 @@ impl RankHistory {
         self.place = Some(SilenceKind::of(sample.page.as_ref(), sample.rank.0 == 0));
     }
 
-    /// The program moves: what its helpers do meanwhile is usual.
-    fn learn_helpers(&mut self, children: &[ChildCounters]) {
-        let ended = children.iter().filter(|child| matches!(child.state, 'Z' | 'X'));
+    /// The program has moved since the sample `before`: what its helpers do meanwhile is usual. A child that has ended
+    /// since then may have done so after the move.
+    fn learn_helpers(&mut self, before: &[ChildCounters], children: &[ChildCounters]) {
+        let ended = before.iter().filter(|child| matches!(child.state, 'Z' | 'X'));
         remember_pids(&mut self.ended, ended);
-        remember_pids(&mut self.veterans, children.iter());
+        let is_gone = |old: &&ChildCounters| !children.iter().any(|child| child.pid == old.pid);
+        remember_pids(&mut self.veterans, children.iter().chain(before.iter().filter(is_gone)));
         let moved = self.moved();
         self.usual_helpers += LATEST * (moved.helpers - self.usual_helpers);
         self.usual_io += LATEST * (moved.helpers_io - self.usual_io);
@@ -230,7 +234,7 @@ impl RankHistory {
             if sample.page.is_none() {
                 // The main thread itself made the children of these seconds, for what it does now.
                 let before = self.past.front().map(|old| old.children.clone()).unwrap_or_default();
-                self.learn_helpers(&before);
+                self.learn_helpers(&before, &before);
             }
         }
         let net = self.main.map(|(_, net)| net);
@@ -384,12 +388,12 @@ impl RankHistory {
         self.longest_pause_ms
     }
 
-    /// Children that had ended already when its counters moved.
+    /// Children that had ended already before its counters moved.
     pub(crate) fn ended_before(&self) -> &BTreeSet<u32> {
         &self.ended
     }
 
-    /// Children that were there when its counters last moved: what it did then may need them.
+    /// Children that were there around the time its counters last moved: what it did then may need them.
     pub(crate) fn veterans(&self) -> &BTreeSet<u32> {
         &self.veterans
     }

@@ -4,10 +4,10 @@
 //! they show what usually is a problem, never what must be one; no policy acts on them. Of several issues,
 //! the one that explains the others is reported.
 
-use crate::model::Model;
+use crate::model::{Model, RankModel};
 use crate::reason::Reason;
 use crate::series::{Series, SeriesPoint};
-use rankdeck_proto::message::{Counters, Evaluation};
+use rankdeck_proto::message::{Counters, Evaluation, ReturnBlock};
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::meaning::{Meaning, Meanings, RETURN};
 use rankdeck_types::words;
@@ -52,6 +52,9 @@ pub(crate) struct ReturnComparison {
     /// Least and greatest return of the latest of these that differ. Where all episodes are as good as can be,
     /// equal returns mean nothing.
     values: Vec<(f64, f64)>,
+    /// The number of the next block of printed returns to compare, and whether the latest one was equal on all ranks.
+    next_block: u64,
+    prints_equal: bool,
 }
 
 impl ReturnComparison {
@@ -62,7 +65,7 @@ impl ReturnComparison {
             return;
         }
         if others.is_empty() || others.iter().any(|other| other.returns != first.returns) {
-            *self = ReturnComparison::default();
+            (self.equal, self.values) = (0, Vec::new());
             return;
         }
         self.equal = self.equal.saturating_add(1);
@@ -72,13 +75,48 @@ impl ReturnComparison {
         }
     }
 
+    /// Compares the newest returns that all ranks of a script have printed.
+    pub fn compare_printed(&mut self, model: &Model) {
+        let blocks = |rank: &'_ RankModel| -> Vec<ReturnBlock> {
+            rank.sample.as_ref().map(|sample| sample.signals.returns.clone()).unwrap_or_default()
+        };
+        let Some((first, others)) = model.ranks.split_first().filter(|(_, others)| !others.is_empty()) else {
+            return;
+        };
+        let known = blocks(first);
+        // Most programs print none.
+        if known.last().is_none_or(|block| block.number < self.next_block) {
+            return;
+        }
+        let others: Vec<Vec<ReturnBlock>> = others.iter().map(blocks).collect();
+        let of = |block: &ReturnBlock| -> Option<Vec<ReturnBlock>> {
+            let same = |all: &Vec<ReturnBlock>| all.iter().find(|one| one.number == block.number).copied();
+            others.iter().map(same).collect()
+        };
+        let newest = known.iter().rev().find_map(|block| Some((block, of(block)?)));
+        let Some((block, others)) = newest.filter(|(block, _)| block.number >= self.next_block) else {
+            return;
+        };
+        self.next_block = block.number + 1;
+        // Episodes that are as good as can be are no news.
+        let is_equal = others.iter().all(|other| other.hash == block.hash);
+        self.prints_equal = is_equal && (block.differs_within || self.prints_equal);
+    }
+
     fn find_issue(&self, model: &Model) -> Option<LearningIssue> {
-        (self.equal >= EQUAL && self.values.len() >= DIFFERENT).then(|| LearningIssue {
+        let fact = if self.equal >= EQUAL && self.values.len() >= DIFFERENT {
+            "equal in every iteration, while they change from one to the next"
+        } else if self.prints_equal {
+            "the returns of episodes that each rank prints are equal, one by one"
+        } else {
+            return None;
+        };
+        Some(LearningIssue {
             reason: Reason::EqualReturns,
             words: vec![("count", model.ranks.len().to_string())],
             since: 0.0,
             rank: None,
-            facts: vec!["equal in every iteration, while they change from one to the next".into()],
+            facts: vec![fact.into()],
         })
     }
 }

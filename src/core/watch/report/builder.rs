@@ -96,6 +96,9 @@ impl VerdictBuilder {
 /// libraries.
 const FRAMES: usize = 12;
 const TOP_FRAMES: usize = 3;
+/// Characters of a function and of its place. A generic function's name may have hundreds.
+const FUNCTION_CHARS: usize = 80;
+const PLACE_CHARS: usize = 120;
 /// Lines about other ranks.
 const OTHERS: usize = 8;
 /// Notes of an inspection.
@@ -246,9 +249,15 @@ fn stack(inspection: &Inspection) -> Vec<String> {
                 (Some(file), None) => format!("  {file}"),
                 (None, _) => String::new(),
             };
-            words::clip(&format!("{}{place}", frame.function), 160)
+            format!("{}{}", words::clip(&frame.function, FUNCTION_CHARS), end_of(&place, PLACE_CHARS))
         })
         .collect()
+}
+
+/// The last characters of a place, where its line is.
+fn end_of(place: &str, most: usize) -> String {
+    let skipped = place.chars().count().saturating_sub(most);
+    words::clip(&place.chars().skip(skipped).collect::<String>(), most)
 }
 
 /// Describes what a rank does in a few words; equal for ranks that do the same.
@@ -463,6 +472,8 @@ pub(crate) fn inspected(view: Option<&RankView<'_>>) -> Vec<String> {
         format!("rank {rank}: child process {} ({}) {how}", child.pid, child.name)
     }));
     facts.extend(awaited_lines(inspection).into_iter().map(|line| format!("rank {rank}: {line}")));
+    let variables = inspection.variables.iter().take(NAMED);
+    facts.extend(variables.map(|text| format!("rank {rank}: variable {}", words::clip(text, 200))));
     let lossy =
         view.sockets().iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {

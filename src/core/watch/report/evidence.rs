@@ -7,7 +7,7 @@ use crate::report::VerdictReport;
 use crate::watch::assess::finding::{Assessment, Finding, LateRank, SilenceCause, SilentHost};
 use crate::watch::history::hosts::LinkLoss;
 use crate::watch::history::inspections::{self, user_frame};
-use crate::watch::history::program::{self, dead_child};
+use crate::watch::history::program;
 use crate::watch::history::run_view::{self, RankView, RunView};
 use crate::watch::patterns::group_arguments::{ArgumentFault, ArgumentMismatch};
 use crate::watch::patterns::input::InputBound;
@@ -114,6 +114,7 @@ fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> Verd
     };
     let inner = find(run.model, late.rank).and_then(RankModel::inner_ranks);
     facts.extend(inner.map(|inner| format!("rank {} has spawned {inner}", late.rank)));
+    facts.extend(find(run.model, late.rank).and_then(ended_thread));
     if matches!(assessment.reason, Reason::HostOverloaded | Reason::Throttled) {
         facts.extend(run.view(late.rank).map(shortage_of_cores).unwrap_or_default());
     }
@@ -129,6 +130,16 @@ fn late_rank(run: &RunView<'_>, late: &LateRank, assessment: Assessment) -> Verd
         ..VerdictBuilder::new(assessment, words_about(run, late))
     }
     .build(run)
+}
+
+/// The exception that ended one of its threads: what the thread should have done may be what the rank waits for.
+fn ended_thread(rank: &RankModel) -> Option<String> {
+    let exception = rank.exception.as_ref().filter(|exception| !exception.thread.is_empty())?;
+    let at =
+        Some(&exception.at).filter(|at| !at.is_empty()).map(|at| format!(" at {}", words::clip(at, 120)));
+    let message = words::clip(&format!("{}: {}", exception.class, exception.message), 200);
+    let (thread, at) = (words::clip(&exception.thread, 40), at.unwrap_or_default());
+    Some(format!("rank {}: its thread {thread} ended with {message}{at}", rank.rank))
 }
 
 /// Values for every `{word}` that a sentence about a late rank may use.
@@ -167,7 +178,9 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
         ("phase", phase.to_string()),
         ("doing", doing),
         ("amount", amount.unwrap_or_default()),
+        ("start", view.map(start).unwrap_or_default()),
         ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+        ("about", view.map(refers_to).unwrap_or_default()),
         ("obstacle", obstacle),
         ("child", child.map(|child| format!(" ({child})")).unwrap_or_default()),
         ("stopped", stopped.map(|pid| format!(" (pid {pid} is suspended)")).unwrap_or_default()),
@@ -181,11 +194,25 @@ fn words_about(run: &RunView<'_>, late: &LateRank) -> Vec<(&'static str, String)
     ]
 }
 
+/// What it does instead of joining: ` and is computing at train.py:9 in main`.
+fn start(view: &RankView<'_>) -> String {
+    let at = view.inspection().and_then(user_frame).map(|at| format!(" at {at}")).unwrap_or_default();
+    match (view.never_sleeps(), at.is_empty()) {
+        (true, _) => format!(" and is computing{at}"),
+        (false, true) => String::new(),
+        (false, false) => format!(" and is{at}"),
+    }
+}
+
+/// What the loop refers to in which it sleeps: ` (path = /data/ready.flag)`.
+fn refers_to(view: &RankView<'_>) -> String {
+    let named = view.inspection().and_then(|inspection| inspection.variables.first());
+    named.map(|text| format!(" ({})", words::clip(text, 120))).unwrap_or_default()
+}
+
 /// The child that has exited, and how: `pid 77, killed by SIGKILL`.
 fn ended_child(view: &RankView<'_>) -> Option<String> {
-    let lost = program::lost_worker(view);
-    let zombie = lost.filter(|lost| !lost.reaped).map(|lost| lost.pid).or_else(|| dead_child(view));
-    let pid = zombie.or(lost.map(|lost| lost.pid))?;
+    let pid = program::lost_worker(view)?.pid;
     let known = view.inspection().and_then(|inspection| {
         inspection
             .children
@@ -579,8 +606,20 @@ fn common_wait(culprits: &[&RankView<'_>]) -> String {
             let common: Vec<&str> = first.split(' ').enumerate().map(word).collect();
             format!("waiting for {}", words::clip(&common.join(" "), 160))
         }
-        _ => "each rank waits for something else".into(),
+        _ => common_path(&all).unwrap_or_else(|| "each rank waits for something else".into()),
     }
+}
+
+/// The file that all of them wait for, in different calls.
+fn common_path(waits: &[String]) -> Option<String> {
+    let (first, others) = waits.split_first()?;
+    let paths = |text: &str| -> Vec<String> {
+        let words = text.split(' ').map(|word| word.trim_end_matches([',', ';']));
+        words.filter(|word| word.len() > 1 && word.starts_with('/')).map(str::to_owned).collect()
+    };
+    let is_common = |path: &String| others.iter().all(|other| paths(other).contains(path));
+    let path = paths(first).into_iter().find(is_common)?;
+    Some(format!("waiting for {}", words::clip(&path, 160)))
 }
 
 /// One line for each rank, with the children and threads that explain it.

@@ -723,6 +723,18 @@ fn polling_loop_is_a_warning_with_its_line() {
     insta::assert_snapshot!("polling", verdict.reason);
 }
 
+#[test]
+fn polling_loop_names_the_path_that_it_polls() {
+    let c = script(FREE, 60_000, &|at, sample, inspection| {
+        polls(at, sample, inspection);
+        inspection.variables = vec!["path = /data/ready.flag".into(), "root = /data".into()];
+    });
+    assert_eq!(reported(&c), [(Severity::Amber, Reason::Polling)]);
+    let verdict = verdicts(&c).remove(0);
+    assert!(verdict.reason.contains("/w/data.py:9 in f (path = /data/ready.flag)"), "{}", verdict.reason);
+    assert!(verdict.card.observations.contains(&"rank 1: variable root = /data".to_owned()));
+}
+
 /// An evaluation that sleeps between two calls of a model.
 #[test]
 fn watch_5_warning_outlives_a_busy_sample() {

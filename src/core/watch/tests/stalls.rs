@@ -111,6 +111,22 @@ fn stall_names_common_obstacle() {
 }
 
 #[test]
+fn stall_names_the_file_that_different_calls_wait_for() {
+    let mut c = trained(2);
+    let seq = script(&mut c, true);
+    for rank in 0..4 {
+        let mut inspection = inspection_at(rank, "load", "train.py", 70);
+        let call = if rank == 2 { "openat of" } else { "read on" };
+        inspection.blocked_on = Some(format!("{call} /mnt/data/part0 (fuse at /mnt/data)"));
+        c.agents[rank as usize / 2].inspections.insert(rank, inspection);
+    }
+    still(&mut c, 45_000, Some(seq), "request_wait_answer");
+    let verdict = verdicts(&c).pop().unwrap();
+    assert_eq!(verdict.reason_code, Reason::Standstill);
+    assert!(verdict.reason.contains("waiting for /mnt/data/part0"), "{}", verdict.reason);
+}
+
+#[test]
 fn stacks_name_late_rank_without_hook() {
     let mut c = trained(2);
     script(&mut c, false);

@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::testkit::*;
 use rankdeck_proto::inspection::{
-    BlockingProcess, Frame, HOLDS_GIL, Inspection, Obstacle, Pressure, StackMethod, ThreadStack,
+    BlockingProcess, Frame, HOLDS_GIL, Inspection, OF_CHILD, Obstacle, Pressure, StackMethod, ThreadStack,
 };
 use rankdeck_proto::message::*;
 use rankdeck_types::ids::Rank;
@@ -225,6 +225,26 @@ fn p24_start_with_a_core_gets_no_extra_time() {
 }
 
 #[test]
+fn p24_rank_that_computes_at_start_is_named_with_line() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for rank in 0..3 {
+        let page = page(&mut c, rank);
+        *page = PageSample { phase: Phase::Rendezvous, phase_progress: u64::MAX, ..PageSample::default() };
+    }
+    c.agents[1].inspections.insert(3, inspection_at(3, "build", "/w/train.py", 55));
+    for step in 0..180 {
+        let late = sample(&mut c, 3);
+        (late.page, late.state) = (None, 'R');
+        late.signals.main = Some(MainThread { cpu_us: step * 250_000, ..MainThread::default() });
+        c.pass(250);
+    }
+    let verdict = verdicts(&c).remove(0);
+    assert_eq!((verdict.rank, verdict.reason_code), (Some(Rank(3)), Reason::RendezvousIncomplete));
+    assert!(verdict.reason.contains("is computing at /w/train.py:55 in build"), "{}", verdict.reason);
+}
+
+#[test]
 fn wait_chain_across_groups_names_its_end() {
     // 0 waits for 1 in the group of all; 1 waits for 2 in a group of their own; 2 stands still.
     let mut c = trained(2);
@@ -280,6 +300,35 @@ fn p30_hook_counters_name_python_rank() {
     expect(&verdict, Some(1), Reason::Lock);
     insta::assert_snapshot!("python_rank", verdict.reason);
     assert!(verdict.latency_s < 7.5);
+}
+
+/// A native program holds a lock below functions with long names; a Python worker of it waits for orders.
+#[test]
+fn own_line_below_long_names_is_in_evidence() {
+    let mut c = trained(1);
+    let mut inspection = inspection_at(1, "row", "src/trainer/inject/injection.rs", 489);
+    let frame = |function: String, file: &str| Frame { function, file: Some(file.into()), line: Some(165) };
+    let generic = format!("<{}>::aux_phase", "rankdeck_trainer[0123456789abcdef]::algo::Generic".repeat(6));
+    inspection.threads[0].frames.push(frame(generic, "src/trainer/algo/ppg.rs"));
+    inspection.threads.insert(
+        0,
+        ThreadStack {
+            tid: 2001,
+            name: format!("{OF_CHILD}2001 (python3)"),
+            how: StackMethod::Python,
+            frames: vec![frame("serve".into(), "/w/worker.py")],
+        },
+    );
+    c.agents[0].inspections.insert(1, inspection);
+    c.hang(1, |sample| {
+        sample.wchan = "futex_do_wait".into();
+        sample.page.as_mut().unwrap().phase = Phase::Learn;
+    });
+    let verdict = alarm(&mut c, 7_000);
+    expect(&verdict, Some(1), Reason::Lock);
+    let side = verdict.card.culprit.clone().unwrap();
+    assert_eq!(side.at, "src/trainer/inject/injection.rs:489 in row");
+    assert!(side.stack.iter().any(|line| line.ends_with("src/trainer/algo/ppg.rs:165")), "{side:?}");
 }
 
 #[test]
@@ -426,6 +475,26 @@ fn obstacle_is_named_with_line() {
         sentences.push(verdict.reason);
     }
     insta::assert_snapshot!("obstacles", sentences.join("\n"));
+}
+
+/// The built-in trainer evaluates, and one of its workers waits for a lock that another program holds.
+#[test]
+fn lock_held_outside_is_named_in_long_phases() {
+    let mut c = trained(2);
+    let obstacle =
+        Obstacle::FileLock { path: "/data/rom.lock".into(), holders: vec![holder("cp a b", false)] };
+    let inspection = Inspection { obstacle: Some(obstacle), ..inspection_at(1, "step", "/w/env.py", 52) };
+    c.agents[0].inspections.insert(1, inspection);
+    c.hang(1, |sample| {
+        sample.wchan = "unix_stream_read_generic".into();
+        sample.signals.children = vec![ChildSample { pid: 77, state: 'S', ..ChildSample::default() }];
+        let page = sample.page.as_mut().unwrap();
+        (page.phase, page.activity) = (Phase::Eval, Activity::EnvStep);
+    });
+    c.pass(45_000);
+    let found = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(1))).unwrap();
+    assert_eq!((found.severity, found.reason_code), (Severity::Amber, Reason::FileLock), "{}", found.reason);
+    assert!(found.reason.contains("/data/rom.lock"), "{}", found.reason);
 }
 
 #[test]

@@ -91,6 +91,109 @@ fn dead_worker_outside_known_libraries_is_named() {
     );
 }
 
+/// The rank waits with `files` on its stack; it has what `shows` writes in the sample that shows its last collective,
+/// and in all later ones.
+fn falls_silent(wchan: &str, files: &[&str], shows: Does<'_>) -> Cluster {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let both = [(77, 'S'), (78, 'S')];
+    drive(&mut c, 5_000, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        sample.signals.children =
+            both.iter().filter(|_| rank == 1).map(|(pid, state)| child(*pid, *state)).collect();
+    });
+    // One more collective, and the worker is gone before the next sample.
+    drive(&mut c, 250, |rank, now, sample| {
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        if rank == 1 {
+            shows(0, sample, &mut Inspection::default());
+        }
+    });
+    late(&mut c, 12_000, &|at, sample, inspection| {
+        sample.wchan = wchan.into();
+        inspection.threads = python(files);
+        shows(at, sample, inspection);
+    });
+    c
+}
+
+/// The other end of the pipe that the rank reads.
+fn reads_from(inspection: &mut Inspection, ends: &[u32]) {
+    inspection.awaits = ends.to_vec();
+    let holders = ends.iter().map(|pid| holder(*pid, "python train.py")).collect();
+    inspection.obstacle = Some(Obstacle::Pipe { ends: holders, reads: true });
+}
+
+const CONNECTION: [&str; 2] = ["/usr/lib/python3.11/multiprocessing/connection.py", "/w/train.py"];
+
+#[test]
+fn worker_killed_right_after_a_collective_is_named() {
+    for wchan in ["anon_pipe_read", "unix_stream_read_generic", "unix_stream_data_wait", "anon_pipe_write"] {
+        let c = falls_silent(wchan, &CONNECTION, &|_, sample, inspection| {
+            shows(sample, inspection, &[(77, 'Z'), (78, 'S')]);
+            reads_from(inspection, &[78]);
+        });
+        red(&c, Reason::WorkerDied);
+        assert!(evidence(&c).contains("child process 77 (python) was killed by SIGKILL"), "{}", evidence(&c));
+    }
+}
+
+#[test]
+fn worker_that_the_program_reaped_is_named() {
+    let reaped = |files: &[&str], ends: &[u32]| {
+        falls_silent("unix_stream_read_generic", files, &|_, sample, inspection| {
+            shows(sample, inspection, &[(78, 'S')]);
+            reads_from(inspection, ends);
+        })
+    };
+    red(&reaped(&CONNECTION, &[78]), Reason::WorkerDied);
+    red(&reaped(&["/w/train.py"], &[]), Reason::WorkerDied);
+    // A program that was started with `subprocess` answers by itself.
+    red(&reaped(&["/usr/lib/python3.11/subprocess.py", "/w/train.py"], &[78]), Reason::Pipe);
+}
+
+#[test]
+fn worker_that_died_before_it_was_seen_is_named() {
+    let queue = ["/usr/lib/python3.11/multiprocessing/queues.py", "/w/train.py"];
+    let young = |ends: &'static [u32]| {
+        falls_silent("anon_pipe_read", &queue, &move |_, sample, inspection| {
+            shows(sample, inspection, &[(77, 'S'), (78, 'S'), (90, 'Z')]);
+            reads_from(inspection, ends);
+        })
+    };
+    red(&young(&[]), Reason::WorkerDied);
+    red(&young(&[78]), Reason::WorkerDied);
+}
+
+#[test]
+fn lock_that_a_dead_worker_shared_is_explained_by_it() {
+    let held = |shared: bool, files: &[&str], left: &'static [(u32, char)]| {
+        falls_silent("futex_do_wait", files, &move |_, sample, inspection| {
+            shows(sample, inspection, left);
+            inspection.os.shared_lock = shared;
+        })
+    };
+    let own = ["/w/train.py"];
+    let (zombie, reaped) = (&[(77, 'Z'), (78, 'S')], &[(78, 'S')]);
+    red(&held(true, &own, zombie), Reason::WorkerDied);
+    red(&held(true, &own, reaped), Reason::WorkerDied);
+    red(&held(false, &own, zombie), Reason::Lock);
+    red(&held(false, &own, reaped), Reason::Lock);
+    red(&held(true, &own, &[(77, 'S'), (78, 'S')]), Reason::Lock);
+    // A thread passes on what the worker sends.
+    red(&held(false, &["/usr/lib/python3.11/queue.py", "/w/train.py"], zombie), Reason::WorkerDied);
+}
+
+#[test]
+fn wait_without_a_kernel_function_is_known_by_its_call() {
+    let c = falls_silent("", &CONNECTION, &|_, sample, inspection| {
+        shows(sample, inspection, &[(77, 'Z'), (78, 'S')]);
+        reads_from(inspection, &[78]);
+        (inspection.os.state, inspection.os.syscall) = ('S', Some("read(5)".into()));
+    });
+    red(&c, Reason::WorkerDied);
+}
+
 #[test]
 fn child_that_came_later_does_not_explain_a_wait() {
     let c = script(FREE, 12_000, &|at, sample, inspection| {
@@ -139,6 +242,27 @@ fn line_of_the_awaited_thread_is_in_evidence() {
     assert!(seen.contains("its thread collector is at /w/collect.py:9 in f"), "{seen}");
     assert!(!seen.contains("rankdeck") && !seen.contains("tracker"), "{seen}");
     assert!(!with(&["/w/train.py"]).contains("collect.py"), "it waits for no thread");
+}
+
+/// Its producer has ended by an assertion: nobody fills the queue.
+#[test]
+fn exception_that_ended_a_thread_is_in_evidence() {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let exception = Exception {
+        class: "AssertionError".into(),
+        message: "shapes differ".into(),
+        at: "/w/collect.py:12".into(),
+        thread: "collector".into(),
+        ..Exception::default()
+    };
+    c.rank_event(1, RankEvent::Exception(exception));
+    late(&mut c, 12_000, &|_, _, inspection| {
+        inspection.threads = python(&["/usr/lib/python3.11/queue.py", "/w/train.py"]);
+    });
+    red(&c, Reason::Lock);
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.reason_code == Reason::Lock).unwrap();
+    let fact = "rank 1: its thread collector ended with AssertionError: shapes differ at /w/collect.py:12";
+    assert!(verdict.card.facts.iter().any(|line| line == fact), "{:?}", verdict.card.facts);
 }
 
 #[test]
@@ -241,6 +365,119 @@ fn stall_of_ranks_of_its_own_has_their_lines() {
         stalled.card.observations.iter().any(|line| line.contains("4 ranks in its own group")),
         "{stalled:?}"
     );
+}
+
+/// Rank 0 has started a group of two, of which `pages` have joined, and waits for them. They train for 10 s; then, for
+/// `ms`, the second one does what `does` says while the first one waits in a collective.
+fn inner_group(pages: u32, ms: u64, does: fn(&mut RankSample, &mut Inspection)) -> Cluster {
+    let mut c = trained(1);
+    let since = c.now.0 + 10_000;
+    while c.now.0 < since + ms {
+        let (now, mut inspection) = (c.now.0 + 250, inspection_at(1, "step", "/w/hang.py", 9));
+        let is_late = now > since;
+        let trained_ms = now.min(since);
+        let inner = |number: u32| {
+            let seq = trained_ms / 250;
+            let waits = u64::from(is_late && number == 0);
+            let given = GroupArguments {
+                calls: 1,
+                rank: Some(number),
+                world_size: Some(2),
+                address: "127.0.0.1".into(),
+                port: Some(29_500),
+                ..GroupArguments::default()
+            };
+            let mut page = hooked(seq + waits, seq, if is_late { now - since } else { 10 });
+            page.groups[0].size = 2;
+            let mut sample = RankSample {
+                rank: Rank(number),
+                pid: 70 + number,
+                page: Some(PageSample { group_arguments: Some(given), ..page }),
+                wchan: if is_late { "futex_do_wait".into() } else { String::new() },
+                ..rank_sample(number)
+            };
+            sample.signals.main = Some(MainThread { cpu_us: trained_ms * 500, ..MainThread::default() });
+            if is_late && number == 1 {
+                does(&mut sample, &mut inspection);
+            }
+            InnerRankSample { outer: Rank(0), sample }
+        };
+        c.agents[0].inner = (0..pages).map(inner).collect();
+        inspection.pid = Some(71);
+        c.agents[0].inner_inspections.insert(71, inspection);
+        drive(&mut c, 250, |rank, now, sample| {
+            (sample.wchan, sample.page) = ("do_wait".into(), None);
+            let cpu_ms = if rank == 0 { trained_ms / 2 } else { now / 2 };
+            sample.signals.main = Some(MainThread { cpu_us: 1_000, ..MainThread::default() });
+            sample.signals.children = vec![ChildSample { cpu_ms, ..child(70 + rank, 'S') }];
+        });
+    }
+    c
+}
+
+#[test]
+fn inner_2_stuck_rank_of_a_ranks_own_is_named() {
+    let c = inner_group(2, 15_000, |_, inspection| inspection.threads = python(&["/w/hang.py"]));
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.severity == Severity::Red).unwrap();
+    assert_eq!((verdict.rank, verdict.reason_code, verdict.proof), (Some(Rank(0)), Reason::Lock, None));
+    assert_eq!(verdict.host.as_deref(), Some("ant"));
+    assert!(verdict.latency_s < 8.0, "{verdict:?}");
+    assert_eq!(at(&verdict), "/w/hang.py:9 in f");
+    insta::assert_snapshot!("inner_rank", verdict.reason);
+    let commands = verdict.card.actions.iter().map(|advice| advice.command.as_str());
+    assert!(
+        commands.clone().any(|command| command.ends_with("--rank 0")),
+        "{:?}",
+        commands.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn inner_2_mismatch_of_a_ranks_own_is_only_likely() {
+    let mut c = trained(1);
+    let inner = |number: u32, age_ms: u64| {
+        let mut sample = RankSample { rank: Rank(number), pid: 70 + number, ..rank_sample(number) };
+        let page = sample.page.as_mut().unwrap();
+        page.by_hook = true;
+        page.recent = calls(81, 21);
+        if number == 1 {
+            page.recent.iter_mut().filter(|call| call.seq == 101).for_each(|call| {
+                (call.call.op, call.chain) = ("broadcast".into(), 7_777);
+            });
+        }
+        page.groups = vec![GroupSample { name: "world".into(), size: 2, entered: 101, left: 100, chain: 0 }];
+        enter(page, "world", 101);
+        (page.collective.age_ms, page.heartbeat_age_ms, page.phase_age_ms) = (age_ms, age_ms, age_ms);
+        page.group_arguments = Some(GroupArguments {
+            rank: Some(number),
+            world_size: Some(2),
+            address: "127.0.0.1".into(),
+            port: Some(29_500),
+            ..GroupArguments::default()
+        });
+        InnerRankSample { outer: Rank(0), sample }
+    };
+    for turn in 0..40 {
+        c.agents[0].inner = vec![inner(0, turn * 250), inner(1, turn * 250)];
+        drive(&mut c, 250, |_, now, sample| {
+            (sample.wchan, sample.page) = ("do_wait".into(), None);
+            sample.signals.main = Some(MainThread { cpu_us: now * 500, ..MainThread::default() });
+        });
+    }
+    let verdict = verdicts(&c).into_iter().find(|verdict| verdict.severity == Severity::Red).unwrap();
+    assert_eq!((verdict.rank, verdict.reason_code, verdict.proof), (Some(Rank(0)), Reason::OpMismatch, None));
+}
+
+#[test]
+fn inner_rank_that_asks_a_server_is_a_warning() {
+    let c = inner_group(2, 40_000, |sample, inspection| asks_a_server(0, sample, inspection));
+    quiet(&c);
+    assert!(reported(&c).contains(&(Severity::Amber, Reason::WaitsForPeer)), "{:?}", c.verdicts());
+}
+
+#[test]
+fn inner_1_group_with_missing_ranks_is_not_assessed() {
+    quiet(&inner_group(1, 25_000, |_, _| {}));
 }
 
 // Input and normalizers.
@@ -355,4 +592,30 @@ fn idle_optimizer_is_a_warning_where_all_others_step() {
     assert_eq!(run(|_| false, 0), [], "all train");
     assert_eq!(run(|_| true, 20), [], "none does: an evaluation, or the end");
     assert_eq!(run(|rank| rank == 1, 0), [], "it never trained");
+}
+
+/// All four ranks of a script print a block of returns each second, as `block` gives it.
+fn prints(block: impl Fn(u32, u64) -> ReturnBlock) -> Vec<Reason> {
+    let mut c = script(FREE, 0, &|_, _, _| {});
+    let start = c.now.0;
+    drive(&mut c, 20_000, |rank, now, sample| {
+        sample.signals.main.as_mut().unwrap().cpu_us = now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+        // Each rank is at another block.
+        let newest = (now - start) / 1_000 + u64::from(rank % 2);
+        sample.signals.returns = (newest.saturating_sub(3)..=newest).map(|at| block(rank, at)).collect();
+    });
+    let mut reasons: Vec<Reason> = verdicts(&c).iter().map(|verdict| verdict.reason_code).collect();
+    reasons.dedup();
+    reasons
+}
+
+#[test]
+fn equal_returns_that_ranks_print_are_a_warning() {
+    let block = |hash: u64, at: u64| ReturnBlock { number: at, hash: hash as u32, differs_within: true };
+    assert_eq!(prints(|_, at| block(at * 7, at)), [Reason::EqualReturns]);
+    assert_eq!(prints(|rank, at| block(at * 7 + u64::from(rank), at)), []);
+    assert_eq!(prints(|rank, at| block(at * 7 + u64::from(rank == 3), at)), [], "one rank has another seed");
+    let best = |_: u32, at: u64| ReturnBlock { differs_within: false, ..block(5, at) };
+    assert_eq!(prints(best), [], "as good as can be");
 }
