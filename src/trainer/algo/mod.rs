@@ -231,14 +231,17 @@ pub trait Greedy {
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
     /// Writes actions as training takes them, drawn from the streams of the environments: from the policy's
-    /// distribution, with exploration noise, or at random with the last epsilon.
+    /// distribution, with exploration noise, or at random with the last epsilon. A policy that draws nothing acts
+    /// as ever.
     fn sample(
         &mut self,
         observations: Observations<'_>,
         masks: Option<&[u8]>,
-        randoms: &mut [Generator],
+        _randoms: &mut [Generator],
         actions: &mut ActionBuffer,
-    ) -> Result<(), TrainerError>;
+    ) -> Result<(), TrainerError> {
+        self.act(observations, masks, actions)
+    }
     /// Its estimate for environment `env` in the latest [`Greedy::act`] or [`Greedy::sample`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None
