@@ -277,7 +277,6 @@ mod tests {
     use super::*;
     use crate::env::{EnvPurpose, Observations, make_vector};
     use crate::support::events::{FRAME_BYTES, FRAME_EVERY};
-    use rankdeck_kernel::numpy_random::Generator;
     use rankdeck_proto::show::{EnvImage, LIVE_PIXELS, MOST_PIXELS, MOST_SEEN, PolicyEstimate};
     use rankdeck_types::experiment::Env;
     use rankdeck_types::ids::{Generation, Rank};
@@ -339,15 +338,6 @@ mod tests {
         ) -> Result<(), TrainerError> {
             self.0 += 1;
             Ok(())
-        }
-        fn sample(
-            &mut self,
-            seen: Observations<'_>,
-            masks: Option<&[u8]>,
-            _: &mut [Generator],
-            actions: &mut ActionBuffer,
-        ) -> Result<(), TrainerError> {
-            self.act(seen, masks, actions)
         }
         fn estimate(&self, _: usize) -> Option<PolicyEstimate> {
             let first = if self.0 == 2 { f32::NAN } else { 0.75 };
