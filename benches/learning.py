@@ -4,17 +4,19 @@
     python3 benches/learning.py dqn-cartpole --seeds 1,2,3       # other seeds than the item's own
     python3 benches/learning.py ppo-cartpole --world 2           # another number of ranks, all on this machine
     python3 benches/learning.py dqn-reference --python P         # CleanRL's own dqn.py for comparison (`benches/reference.py setup` fetches it)
+    python3 benches/learning.py pqn-reference td3-reference      # the same of pqn.py and td3_continuous_action.py
     python3 benches/learning.py curve RUN_DIR                    # the curve of any run, from its TensorBoard files
 
 Figures are of two kinds. *Training*: the mean return of the last 100 training episodes over all ranks, actions sampled or epsilon-greedy as they were
 taken (`charts/return_last_100`; CleanRL's published figures are of this kind); evaluations are off, so that the run lasts its whole budget. *Evaluation*:
-the mean of whole episodes with the greedy policy. Stop values are off but where the item is about reaching one. Exit code 1 when a bar is missed.
+the mean of whole episodes with the greedy policy. Of at least four seeds, the interquartile mean is printed with a 95 % bootstrap interval. Stop values are off but where the item is about reaching one. Exit code 1 when a bar is missed.
 """
 
 import argparse
 import dataclasses
 import os
 import pathlib
+import random
 import re
 import shutil
 import statistics
@@ -43,6 +45,8 @@ class Item:
     stops: bool = False
     seeds: tuple = (1, 2, 3)
     worlds: tuple = (1,)
+    # Where the file is.
+    folder: str = "configs"
 
 
 ABOVE_195 = (("the last evaluation of 10 episodes, at 51,200 steps, is above 195", "last eval", min, 195.001),)
@@ -67,6 +71,12 @@ ITEMS = {
         marks=(200_000, 500_000),
         seeds=tuple(range(1, 11)),
     ),
+    "pqn-cartpole": Item(
+        "cartpole_pqn",
+        (("mean of last 100 at 500k at least 400", "at 500k", statistics.mean, 400),),
+        marks=(200_000, 500_000),
+        seeds=tuple(range(1, 11)),
+    ),
     "dqn-dizoo": Item(
         "cartpole_dqn_dizoo",
         (("an evaluation of 5 episodes reaches 195, which ends the run", "last eval", min, 195),),
@@ -77,12 +87,49 @@ ITEMS = {
     "ppg-alf": Item("cartpole_ppg", ABOVE_195, worlds=(1, 2)),
     "ppo-pendulum": Item("pendulum_ppo", ABOVE_MINUS_200, worlds=(1, 2)),
     "a2c-pendulum": Item("pendulum_a2c", ABOVE_MINUS_200, worlds=(1, 2)),
-    "td3-pendulum": Item("pendulum_td3", (("the last evaluation of 20 episodes, at 20,000 steps, is at least -160", "last eval", min, -160),)),
+    "td3-pendulum": Item(
+        "pendulum_td3",
+        (("the last evaluation of 20 episodes, at 20,000 steps, is at least -160", "last eval", min, -160),),
+        seeds=tuple(range(1, 11)),
+    ),
+    # A random choice among the allowed actions earns 4 of 16. Needs Python with gymnasium.
+    "ppo-masked": Item(
+        "masked_ppo",
+        (("the last evaluation of 8 episodes, at 8,192 steps, is at least 14 of 16", "last eval", min, 14),),
+        seeds=tuple(range(1, 11)),
+        folder="tests/programs",
+    ),
     "sac-pendulum": Item("pendulum_sac", (("the last evaluation of 20 episodes, at 20,000 steps, is at least -160", "last eval", min, -160),)),
 }
 
+@dataclasses.dataclass
+class Reference:
+    """A script of CleanRL, and what is read from the episodes that it prints."""
+
+    script: str
+    # Whose seeds it takes.
+    item: str
+    # Environment steps at which the last episodes are looked at, and how many.
+    marks: tuple
+    last: int = 100
+    arguments: tuple = ()
+
+
+REFERENCES = {
+    "dqn-reference": Reference("dqn.py", "dqn-cartpole", (200_000, 500_000)),
+    "pqn-reference": Reference("pqn.py", "pqn-cartpole", (200_000, 500_000)),
+    # With the budget and the warm-up of configs/pendulum_td3.toml; its actions have exploration noise.
+    "td3-reference": Reference(
+        "td3_continuous_action.py",
+        "td3-pendulum",
+        (20_001,),
+        last=20,
+        arguments=("--env-id", "Pendulum-v1", "--total-timesteps", "20000", "--learning-starts", "1000"),
+    ),
+}
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", nargs="+", help=f"{', '.join(ITEMS)}, all, dqn-reference, or `curve RUN_DIR...`")
+parser.add_argument("what", nargs="+", help=f"{', '.join([*ITEMS, 'all', *REFERENCES])}, or `curve RUN_DIR...`")
 parser.add_argument("--seeds", type=lambda text: tuple(int(seed) for seed in text.split(",")))
 parser.add_argument("--world", type=lambda text: tuple(int(world) for world in text.split(",")))
 parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="changes a setting, such as eval.episodes=1000")
@@ -100,7 +147,7 @@ scratch.mkdir(parents=True, exist_ok=True)
 
 def settings(item, seed, world):
     """The shipped file with the item's changes, as a file."""
-    config = tomllib.loads((ROOT / f"configs/{item.config}.toml").read_text())
+    config = tomllib.loads((ROOT / f"{item.folder}/{item.config}.toml").read_text())
     changes = {"run.seed": seed, **item.changes}
     if item.marks:
         step = config["env"]["num_envs"] * config["collect"]["num_steps"]
@@ -187,7 +234,9 @@ def run(item, seed, world):
     command = [args.trainer, "--config", str(settings(item, seed, world)), "--run-dir", str(folder)]
     command += ["--spawn", str(world)] if world > 1 else []
     begin = time.monotonic()
-    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    paths = [str(ROOT / item.folder), os.environ.get("PYTHONPATH")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env)
     wall = time.monotonic() - begin
     if ended.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{(ended.stdout + ended.stderr)[-3000:]}")
@@ -209,7 +258,7 @@ def show(name):
     item = ITEMS[name]
     missed = False
     for world in args.world or item.worlds:
-        title = ", ".join([name, f"configs/{item.config}.toml", f"{world} rank{'s' if world > 1 else ''}", *args.set])
+        title = ", ".join([name, f"{item.folder}/{item.config}.toml", f"{world} rank{'s' if world > 1 else ''}", *args.set])
         print(f"\n{title}, load {os.getloadavg()[0]:.1f}", flush=True)
         rows = []
         for seed in args.seeds or item.seeds:
@@ -235,31 +284,47 @@ def spread(values):
     if len(values) >= 4:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
         line += f"  quartiles {low:.1f} {high:.1f}"
+        low, middle, high = interquartile_mean(values)
+        line += f"  interquartile mean {middle:.1f} ({low:.1f} to {high:.1f})"
     return line
 
 
-def reference():
-    """CleanRL's dqn.py; what a seed printed stays in the cache and is not made again."""
+def interquartile_mean(values):
+    """The mean of the middle half, between the ends of its 95 % bootstrap interval (Agarwal et al. 2021)."""
+
+    def middle(values):
+        cut = len(values) // 4
+        return statistics.mean(sorted(values)[cut : len(values) - cut])
+
+    chance = random.Random(0)
+    drawn = sorted(middle(chance.choices(values, k=len(values))) for _ in range(2_000))
+    return drawn[49], middle(values), drawn[-50]
+
+
+def reference(name):
+    """A script of CleanRL; what a seed printed stays in the cache and is not made again."""
+    of = REFERENCES[name]
     python = args.python or str(args.cache / "venv/bin/python")
-    sources, outputs = args.cache / CLEANRL, args.cache / "dqn-reference"
-    if not (sources / "cleanrl/dqn.py").exists():
-        sys.exit("run `python3 benches/reference.py setup` first")
+    sources, outputs = args.cache / CLEANRL, args.cache / name
+    script = sources / "cleanrl" / of.script
+    if not script.exists():
+        sys.exit(f"{script} not found; run `python3 benches/reference.py setup` first")
     outputs.mkdir(exist_ok=True)
-    print(f"\ndqn-reference, CleanRL's dqn.py, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"\n{name}, CleanRL's {of.script}, load {os.getloadavg()[0]:.1f}", flush=True)
     rows = []
-    for seed in args.seeds or ITEMS["dqn-cartpole"].seeds:
+    for seed in args.seeds or ITEMS[of.item].seeds:
         output = outputs / f"seed-{seed}.txt"
         if not output.exists():
-            command = [python, str(sources / "cleanrl/dqn.py"), "--no-cuda", "--seed", str(seed)]
+            command = [python, str(script), "--no-cuda", "--seed", str(seed), *of.arguments]
             env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(sources)}
             with open(f"{output}.part", "w") as part:
                 subprocess.run(command, check=True, cwd=scratch, env=env, stdout=part, stderr=subprocess.STDOUT)
             os.rename(f"{output}.part", output)
-        found = re.findall(r"global_step=(\d+), episodic_return=\[?([\d.]+)", output.read_text())
+        found = re.findall(r"global_step=(\d+), episodic_return=\[?(-?[\d.]+)", output.read_text())
         ended = [(int(step), float(value)) for step, value in found]
         row = {}
-        for mark in (200_000, 500_000):
-            last = [value for step, value in ended if step < mark][-100:]
+        for mark in of.marks:
+            last = [value for step, value in ended if step < mark][-of.last :]
             row[f"at {mark // 1000}k"] = statistics.mean(last)
         rows.append(row)
         print(f"  seed {seed:<3} " + "  ".join(f"{key} {value:.1f}" for key, value in row.items()), flush=True)
@@ -286,10 +351,10 @@ try:
             curve(pathlib.Path(folder))
     else:
         names = list(ITEMS) if args.what == ["all"] else args.what
-        unknown = [name for name in names if name not in ITEMS and name != "dqn-reference"]
+        unknown = [name for name in names if name not in ITEMS and name not in REFERENCES]
         if unknown:
-            parser.error(f"no item {', '.join(unknown)}; there are {', '.join(ITEMS)}, dqn-reference, curve")
-        if not all([reference() is None if name == "dqn-reference" else show(name) for name in names]):
+            parser.error(f"no item {', '.join(unknown)}; there are {', '.join([*ITEMS, *REFERENCES])}, curve")
+        if not all([reference(name) is None if name in REFERENCES else show(name) for name in names]):
             sys.exit(1)
 finally:
     if not args.keep:

@@ -153,7 +153,7 @@ fn play(
     let (begun, cpu, mut rounds, mut frames) = (Instant::now(), cpu_s(), 0, 0);
     while rounds == 0 || begun.elapsed().as_secs_f64() < PLAYED_S {
         let mut attending = Attending { live: LiveEval::new(events, ShownPolicy::default()), seen: 0 };
-        evaluate(env, eval, policy, &mut attending).unwrap().unwrap();
+        evaluate(env, (eval, &Seeds::new(1)), policy, &mut attending).unwrap().unwrap();
         (rounds, frames) = (rounds + 1, frames + attending.seen);
     }
     let rounds = f64::from(rounds);

@@ -31,6 +31,7 @@ PROGRAMS = {
     "ppo": ("CartPole-v1", 128, 'algorithm = "ppo"\n[checkpoint]\nbest = false\n'),
     "dqn": ("CartPole-v1", 16, f'algorithm = "dqn"\n{OFF}{REPLAY}'),
     "sac": ("Pendulum-v1", 8, f'algorithm = "sac"\n{OFF}{REPLAY}'),
+    "pqn": ("CartPole-v1", 64, 'algorithm = "pqn"\n[checkpoint]\nbest = false\n'),
     "ppg": ("CartPole-v1", 64, f'algorithm = "ppg"\npolicy_iterations = 8\naux_num_minibatches = 8\n{REPLAY}'),
 }
 # Algorithms whose iterations end before they are reported need this many times as many.

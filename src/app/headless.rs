@@ -296,11 +296,12 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
             vec![OutputLine::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
         }
         ReportBody::Notice { host, text, .. } => out(format!("notice from {host}: {text}")),
-        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, series, .. } => {
+        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, sampled, series, .. } => {
             let spread = match series.is_empty() {
                 true => {
                     let episodes = plural(*episodes as usize, "episode");
-                    format!(" ± {} over {episodes}", fixed(*return_std, 2))
+                    let how = if *sampled { ", actions sampled" } else { "" };
+                    format!(" ± {} over {episodes}{how}", fixed(*return_std, 2))
                 }
                 false => format!(" ({series})"),
             };

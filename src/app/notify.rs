@@ -333,6 +333,7 @@ mod tests {
             episodes: 1,
             return_mean,
             return_std: 0.0,
+            sampled: false,
             return_min: 0.0,
             return_max: 0.0,
             stop: false,

@@ -125,11 +125,12 @@ fn evaluations(model: &Model) -> Vec<String> {
         ["eval", "env_step", "train_iter", "episodes", "return", "std", "min", "max", ""].map(str::to_owned),
     ];
     rows.extend(model.evals.iter().enumerate().filter(|(i, _)| shown(*i)).map(|(i, eval)| {
-        let note = match (eval.stop, i == best) {
-            (true, _) => "stop value reached",
-            (false, true) => "best",
-            _ => "",
-        };
+        let notes = [
+            (eval.stop, "stop value reached"),
+            (!eval.stop && i == best, "best"),
+            (eval.sampled, "actions sampled"),
+        ];
+        let notes: Vec<&str> = notes.into_iter().filter_map(|(shown, note)| shown.then_some(note)).collect();
         let reported = |text: String| if eval.is_of_series() { NONE.to_owned() } else { text };
         [
             (i + 1).to_string(),
@@ -140,7 +141,7 @@ fn evaluations(model: &Model) -> Vec<String> {
             reported(fixed(eval.return_std, 2)),
             reported(fixed(eval.return_min, 2)),
             reported(fixed(eval.return_max, 2)),
-            note.to_owned(),
+            notes.join(", "),
         ]
     }));
     let hidden = model.evals.len() + 1 - rows.len();

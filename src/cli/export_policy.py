@@ -26,7 +26,7 @@ def load(path):
 
 
 class Policy(nn.Module):
-    """The greedy policy of PPO, PPG, A2C, DQN, SAC or TD3."""
+    """The greedy policy of PPO, PPG, A2C, DQN, SAC, TD3 or PQN."""
 
     def __init__(self, path):
         super().__init__()
@@ -61,11 +61,20 @@ class Policy(nn.Module):
     def activate(self, x):
         return F.relu(x) if self.relu else torch.tanh(x)
 
-    def dense(self, x, layers, linear_end=True):
+    def dense(self, x, layers, linear_end=True, norms=()):
         for i, (weight, bias) in enumerate(layers):
             x = F.linear(x, weight, bias)
+            if i < len(norms):
+                x = self.layer_norm(x, norms[i])
             x = x if linear_end and i + 1 == len(layers) else self.activate(x)
         return x
+
+    def layer_norm(self, x, pair):
+        return F.layer_norm(x, list(pair[0].shape), *pair)
+
+    def best(self, scores, masks):
+        """The best of the actions that are allowed."""
+        return (scores if masks is None else scores.masked_fill(masks == 0, float("-inf"))).argmax(1)
 
     def squash(self, x):
         """Numbers to actions within their bounds."""
@@ -76,10 +85,11 @@ class Policy(nn.Module):
         if len(self.shape) == 2:
             x = x.unsqueeze(1)
         x = x.float() / 255.0 if self.pixels else x.float()
-        layers = self.layers("network.", 4)
+        layers, norms = self.layers("network.", 4), self.layers("network.", 3)
         if self.network == "nature":
-            for (weight, bias), stride in zip(layers, (4, 2, 1)):
-                x = F.relu(F.conv2d(x, weight, bias, stride))
+            for i, ((weight, bias), stride) in enumerate(zip(layers, (4, 2, 1))):
+                x = F.conv2d(x, weight, bias, stride)
+                x = F.relu(self.layer_norm(x, norms[i]) if norms else x)
             return x.flatten(1)
         for i in range(0, len(layers), 5):
             first, *blocks = layers[i:i + 5]
@@ -100,9 +110,11 @@ class Policy(nn.Module):
         if self.algorithm == "dqn":
             advantages = self.layers("advantage.", 2)
             if not advantages:
-                return self.dense(x, shared).argmax(1)
+                return self.best(self.dense(x, shared), masks)
             # Behind convolutions, the last shared layer is linear.
-            return self.dense(self.dense(x, shared, linear_end=images), advantages).argmax(1)
+            return self.best(self.dense(self.dense(x, shared, linear_end=images), advantages), masks)
+        if self.algorithm == "pqn":
+            return self.best(self.dense(x, shared, norms=self.layers("network.", 1)), masks)
         if self.algorithm == "sac":
             hidden = self.dense(x, self.layers("actor.fc", 2)[:-2], linear_end=False)
             mean = F.linear(hidden, *self.layers("actor.fc_mean", 2)[0])

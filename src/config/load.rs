@@ -10,7 +10,7 @@ use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
 use super::{arguments, bases, overrides, suggest, templates};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{BUILTIN_ENVS, CoreBinding, Experiment};
+use rankdeck_types::experiment::{CoreBinding, Experiment, builtin_env, builtin_ids};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -244,17 +244,17 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
     if let Some((place, id)) = text("env.id")
         && !id.trim().is_empty()
         && !is_name_only
-        && !BUILTIN_ENVS.contains(&id)
+        && builtin_env(id).is_none()
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
         // Gymnasium may have any other id; one that is close to a known one is a typo.
-        let is_known = |close: &String| worker != "rust" || BUILTIN_ENVS.contains(&close.as_str());
+        let is_known = |close: &String| worker != "rust" || builtin_env(close).is_some();
         let hint = match (suggest::env_id(id).filter(is_known), worker) {
             (Some(close), _) => {
                 format!("write `\"{close}\"` (`env.worker = \"python\"` uses Gymnasium's `{id}`)")
             }
             (None, "rust") => {
-                let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
+                let known = builtin_ids().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
                 format!(
                     "built-in RL environments: {known}; `env.worker = \"python\"` uses Gymnasium's `{id}`"
                 )

@@ -6,7 +6,7 @@ use super::check::{Scope, check_value};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceSpan, SourceText};
 use crate::document::{self, Node, TomlValue};
 use crate::syntax::{self, ForeignKeyword};
-use rankdeck_types::experiment::BUILTIN_ENVS;
+use rankdeck_types::experiment::builtin_ids;
 use rankdeck_types::schema::{ConfigKey, ValueKind};
 use std::sync::Arc;
 
@@ -122,11 +122,11 @@ pub(crate) fn env_id(id: &str) -> Option<String> {
     {
         return Some(format!("ALE/{game}-v5"));
     }
-    let newest = |stem: &str| BUILTIN_ENVS.into_iter().filter(|known| split(known).0 == stem).max();
-    if let Some(known) = BUILTIN_ENVS.into_iter().find(|known| same(split(known).0)) {
+    let newest = |stem: &str| builtin_ids().filter(|known| split(known).0 == stem).max();
+    if let Some(known) = builtin_ids().find(|known| same(split(known).0)) {
         return newest(split(known).0).map(str::to_owned);
     }
-    let near = closest(id, BUILTIN_ENVS)?;
+    let near = closest(id, builtin_ids())?;
     let is_same_version = version.is_some_and(|version| split(near).1 == Some(version));
     Some(if is_same_version { near } else { newest(split(near).0).unwrap_or(near) }.to_owned())
 }

@@ -182,6 +182,9 @@ pub enum ReportBody {
         return_max: f64,
         /// The stop value was reached.
         stop: bool,
+        /// Actions were taken as in training instead of the best ones.
+        #[serde(default)]
+        sampled: bool,
         /// The series of a program that reports no evaluations: only its mean return is known. Empty for one that
         /// was reported.
         #[serde(default)]

@@ -84,7 +84,7 @@ fn of_part(part: Option<usize>) -> String {
 
 impl EnvError {
     pub(crate) fn unknown(id: &str) -> EnvError {
-        EnvError::Unknown { id: id.into(), known: classic::KNOWN.join(", ") }
+        EnvError::Unknown { id: id.into(), known: classic::ids().join(", ") }
     }
 
     /// What helps; may be empty.

@@ -108,13 +108,14 @@ impl VectorEnv for FittedEnv {
     fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         let Some(numbers) = &mut self.numbers else { return self.inner.finish(outcome) };
         self.inner.finish(&mut numbers.outcome)?;
-        let StepOutcome { rewards, terminated, truncated, valid, final_observations, episodes } =
+        let StepOutcome { rewards, terminated, truncated, valid, final_observations, final_masks, episodes } =
             &numbers.outcome;
         outcome.rewards.clone_from(rewards);
         outcome.terminated.clone_from(terminated);
         outcome.truncated.clone_from(truncated);
         outcome.valid.clone_from(valid);
         outcome.episodes.clone_from(episodes);
+        outcome.final_masks.clone_from(final_masks);
         if let ObservationBuffer::F32(to) = &mut outcome.final_observations
             && (0..rewards.len()).any(|i| numbers.outcome.done(i))
         {

@@ -219,6 +219,9 @@ pub struct StepOutcome {
     /// Row `i` is the last observation of environment `i`'s episode where `terminated[i]` or `truncated[i]`;
     /// other rows are undefined.
     pub final_observations: ObservationBuffer,
+    /// Which actions those observations allow, `[envs][actions.width()]`: all where the environment does not say;
+    /// empty without `env.action_masks`.
+    pub final_masks: Vec<u8>,
     /// Episodes that ended in this step, in order of their environments.
     pub episodes: Vec<Episode>,
 }
@@ -232,6 +235,7 @@ impl StepOutcome {
             truncated: vec![false; envs],
             valid: vec![true; envs],
             final_observations: ObservationBuffer::new(spec, envs),
+            final_masks: Vec::new(),
             episodes: Vec::with_capacity(envs),
         }
     }

@@ -112,6 +112,7 @@ impl VectorEnv for PartedVector {
     fn finish(&mut self, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         let width = self.spec.observation_len();
         outcome.episodes.clear();
+        outcome.final_masks.clear();
         for VectorPart { vector, rows, outcome: own } in &mut self.parts {
             vector.finish(own)?;
             outcome.rewards[rows.clone()].copy_from_slice(&own.rewards);
@@ -119,6 +120,7 @@ impl VectorEnv for PartedVector {
             outcome.truncated[rows.clone()].copy_from_slice(&own.truncated);
             outcome.valid[rows.clone()].copy_from_slice(&own.valid);
             copy_rows(&mut outcome.final_observations, own.final_observations.view(), rows, width);
+            outcome.final_masks.extend_from_slice(&own.final_masks);
             for mut episode in own.episodes.drain(..) {
                 episode.env += rows.start;
                 outcome.episodes.push(episode);

@@ -184,12 +184,34 @@ pub fn q_loss(
 
 /// One-step or n-step targets: `reward + discount * value` where the episode went on; the value is the target
 /// network's for the action that `chooser` values most (van Hasselt et al. 2016), or the largest where the
-/// chooser is the target network itself. Of equal ones the first.
-pub fn q_targets(target: &Matrix, chooser: &Matrix, rewards: &[f32], discounts: &[f32], to: &mut [f32]) {
+/// chooser is the target network itself. Of equal ones the first. `masks` are 0 where an action is not allowed
+/// next, `[rows][actions]`; empty without masks.
+pub fn q_targets(
+    target: &Matrix,
+    chooser: &Matrix,
+    masks: &[u8],
+    (rewards, discounts): (&[f32], &[f32]),
+    to: &mut [f32],
+) {
     let rows = target.iter().zip(chooser.iter()).zip(rewards.iter().zip(discounts));
-    for (((values, chosen), (reward, discount)), to) in rows.zip(to) {
-        *to = reward + discount * values.get(argmax(chosen)).copied().unwrap_or(0.0);
+    let actions = target.columns();
+    for (i, (((values, chosen), (reward, discount)), to)) in rows.zip(to).enumerate() {
+        let best = match masks.get(i * actions..(i + 1) * actions) {
+            Some(mask) => allowed_argmax(chosen, mask),
+            None => argmax(chosen),
+        };
+        *to = reward + discount * values.get(best).copied().unwrap_or(0.0);
     }
+}
+
+/// The index of the largest value whose place in `mask` is not 0; the first of equals.
+fn allowed_argmax(values: &[f32], mask: &[u8]) -> usize {
+    let each = values.iter().zip(mask).enumerate().filter(|(_, (_, allowed))| **allowed != 0);
+    let better = |best: Option<(usize, f32)>, (i, (value, _)): (usize, (&f32, &u8))| match best {
+        Some((_, most)) if *value <= most => best,
+        _ => Some((i, *value)),
+    };
+    each.fold(None, better).map_or(0, |(i, _)| i)
 }
 
 /// The index of the largest value; the first of equals.

@@ -4,7 +4,7 @@
 //! - OPTIMISE-1: bits do not depend on the processor: ranks on different hosts with equal gradients clip by
 //!   the same factor and take the same step. There is no fused multiply-add here, and sums are made in a
 //!   fixed order.
-//! - OPTIMISE-2: steps equal `torch.optim.Adam` and `torch.optim.AdamW` within 1e-6 after many.
+//! - OPTIMISE-2: steps equal `torch.optim.Adam`, `torch.optim.AdamW` and `torch.optim.RAdam` within 1e-6 after many.
 
 use super::isa::on_every_isa;
 
@@ -67,6 +67,26 @@ impl AdamStep {
             beta2,
             decay: (1.0 - rate * weight_decay) as f32,
             scale: 1.0,
+        }
+    }
+
+    /// Step number `steps` of RAdam, counted from 1 (Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and
+    /// Beyond", algorithm 2; `torch.optim.RAdam`). In the first steps, in which the variance of the adaptive rate
+    /// is intractable, the first moment is not divided by the root of the second.
+    pub fn rectified(steps: u64, rate: f64, betas: (f64, f64), eps: f64) -> AdamStep {
+        let adam = AdamStep::new(steps, rate, betas, eps, 0.0);
+        let decayed = power(betas.1, steps);
+        let most = 2.0 / (1.0 - betas.1) - 1.0;
+        let length = most - 2.0 * steps as f64 * decayed / (1.0 - decayed);
+        if length <= 5.0 {
+            return AdamStep { correction: 0.0, eps: 1.0, ..adam };
+        }
+        let share = (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length);
+        AdamStep {
+            step_size: (rate * share.sqrt() / (1.0 - power(betas.0, steps))) as f32,
+            // PyTorch adds it before the correction.
+            eps: (eps / (1.0 - decayed).sqrt()) as f32,
+            ..adam
         }
     }
 }
@@ -137,6 +157,42 @@ mod tests {
             let expected: f64 = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
             assert!((f64::from_bits(all[0].0).powi(2) - expected).abs() <= 1e-12 * expected);
         }
+    }
+
+    /// OPTIMISE-2, as PyTorch's documentation of `torch.optim.RAdam` defines it, in f64.
+    #[test]
+    fn optimise_2_rectified_steps_follow_their_definition() {
+        let (rate, beta1, beta2, eps) = (1e-2, 0.9_f64, 0.999_f64, 1e-8);
+        let (mut parameters, mut first, mut second) = ([0.5_f32, -1.0], [0.0; 2], [0.0; 2]);
+        let (mut x, mut m, mut v) = ([0.5_f64, -1.0], [0.0_f64; 2], [0.0_f64; 2]);
+        let most = 2.0 / (1.0 - beta2) - 1.0;
+        let mut adaptive = 0;
+        for t in 1..=300 {
+            let gradient = [0.3 * x[0] + 0.1, x[1].sin()];
+            let powers = (beta1.powi(t), beta2.powi(t));
+            let length = most - 2.0 * f64::from(t) * powers.1 / (1.0 - powers.1);
+            for i in 0..2 {
+                m[i] = beta1 * m[i] + (1.0 - beta1) * gradient[i];
+                v[i] = beta2 * v[i] + (1.0 - beta2) * gradient[i] * gradient[i];
+                let corrected = m[i] / (1.0 - powers.0);
+                let factor = if length > 5.0 {
+                    let share =
+                        (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length);
+                    adaptive += 1;
+                    share.sqrt() * (1.0 - powers.1).sqrt() / (v[i].sqrt() + eps)
+                } else {
+                    1.0
+                };
+                x[i] -= rate * corrected * factor;
+            }
+            let step = AdamStep::rectified(t as u64, rate, (beta1, beta2), eps);
+            let gradient = gradient.map(|g| g as f32);
+            adam_step(Isa::best(), step, &mut parameters, &gradient, &mut first, &mut second);
+            for (own, expected) in parameters.iter().zip(x) {
+                assert!((f64::from(*own) - expected).abs() < 1e-5, "step {t}: {own} {expected}");
+            }
+        }
+        assert_eq!(adaptive, 2 * (300 - 5), "the first five steps are not adaptive");
     }
 
     /// Moments without gradients fall to 0, not to what processors are slow with.

@@ -31,7 +31,8 @@ pub enum Purpose {
     Shuffle = 4,
     /// Which transitions replay gives. Index: rank. Epoch: number of the update.
     Replay = 6,
-    /// An evaluation episode. Index: number of the episode within its evaluation. Epoch 0.
+    /// An evaluation episode. Index: number of the episode within its evaluation. Epoch 0; epoch 1 for actions
+    /// that are drawn, with the index of the environment.
     Eval = 5,
 }
 

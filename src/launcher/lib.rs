@@ -131,6 +131,12 @@ pub struct Flags {
     /// With --evaluate: number of episodes [default: the run's eval.episodes]
     #[arg(long, value_name = "N", requires = "evaluate", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub episodes: Option<u32>,
+    /// With --evaluate: take the best actions [default: the run's eval.greedy]
+    #[arg(long, requires = "evaluate", conflicts_with = "sample")]
+    pub greedy: bool,
+    /// With --evaluate: act as in training (eval.greedy = false)
+    #[arg(long, requires = "evaluate")]
+    pub sample: bool,
     /// With --evaluate: print one JSON object and nothing else
     #[arg(long, requires = "evaluate")]
     pub json: bool,

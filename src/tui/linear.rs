@@ -517,10 +517,11 @@ fn evals(model: &Model, count: usize) -> Vec<String> {
         let spread = match eval.is_of_series() {
             true => format!(" ({})", words::clean(&eval.series)),
             false => format!(
-                ", from {} to {}, over {}",
+                ", from {} to {}, over {}{}",
                 text::value(eval.return_min),
                 text::value(eval.return_max),
-                words::plural(eval.episodes as usize, "episode")
+                words::plural(eval.episodes as usize, "episode"),
+                if eval.sampled { ", actions sampled" } else { "" }
             ),
         };
         format!(

@@ -89,6 +89,7 @@ fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
             vec![
                 words::count(eval.env_step),
                 reported(eval.episodes.to_string()),
+                reported(if eval.sampled { "sampled" } else { "greedy" }.to_owned()),
                 words::fixed(eval.return_mean, 2),
                 reported(words::fixed(eval.return_std, 2)),
                 reported(words::fixed(eval.return_min, 2)),
@@ -96,7 +97,7 @@ fn blocks(model: &Model, sources: &Sources) -> Vec<ReportBlock> {
             ]
         });
         all.push(ReportBlock::Table(
-            vec!["env_step", "episodes", "return", "std", "min", "max"],
+            vec!["env_step", "episodes", "actions", "return", "std", "min", "max"],
             rows.collect(),
         ));
     }

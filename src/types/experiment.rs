@@ -3,7 +3,9 @@
 //! Sizes are over all ranks. Unknown keys are errors. The resolved form (defaults filled in, `--set` applied)
 //! is written to the run directory and read by the trainer.
 
-pub use super::learn::{A2cConfig, DqnConfig, Learn, PpgConfig, PpoConfig, SacConfig, Td3Config};
+pub use super::learn::{
+    A2cConfig, ActionKind, DqnConfig, Learn, PpgConfig, PpoConfig, PqnConfig, SacConfig, Td3Config,
+};
 
 use super::code::Code;
 use super::schema::ValueKind::{Integer, Integers, Names, Number, Text, Texts};
@@ -12,9 +14,33 @@ use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, k
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Environments that are built in (Rust).
-pub const BUILTIN_ENVS: [&str; 6] =
-    ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
+/// An environment of Gymnasium that is built in (Rust).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuiltinEnv {
+    pub id: &'static str,
+    /// Its actions.
+    pub actions: ActionKind,
+}
+
+/// Environments that are built in.
+pub const BUILTIN_ENVS: &[BuiltinEnv] = &[
+    BuiltinEnv { id: "CartPole-v0", actions: ActionKind::Discrete },
+    BuiltinEnv { id: "CartPole-v1", actions: ActionKind::Discrete },
+    BuiltinEnv { id: "Pendulum-v1", actions: ActionKind::Continuous },
+    BuiltinEnv { id: "Acrobot-v1", actions: ActionKind::Discrete },
+    BuiltinEnv { id: "MountainCar-v0", actions: ActionKind::Discrete },
+    BuiltinEnv { id: "MountainCarContinuous-v0", actions: ActionKind::Continuous },
+];
+
+/// Returns the built-in environment of this id.
+pub fn builtin_env(id: &str) -> Option<&'static BuiltinEnv> {
+    BUILTIN_ENVS.iter().find(|env| env.id == id)
+}
+
+/// Returns the ids of all built-in environments.
+pub fn builtin_ids() -> impl Iterator<Item = &'static str> {
+    BUILTIN_ENVS.iter().map(|env| env.id)
+}
 
 keys! {
     /// A whole experiment file.
@@ -39,7 +65,7 @@ keys! {
         collect: Collect => "",
         /// The algorithm and its hyperparameters; the other keys of the table depend on `algorithm`.
         learn: Option<Learn> => "required by the built-in trainer",
-        /// Evaluation: rank 0 plays whole episodes with the greedy policy while the other ranks wait.
+        /// Evaluation: rank 0 plays whole episodes with the policy while the other ranks wait.
         eval: Eval => "",
         /// Checkpoints. Rank 0 writes them atomically into the run directory.
         checkpoint: CheckpointConfig => "",
@@ -269,7 +295,7 @@ keys! {
         /// width]`, `last` for `[height, width, channels]`.
         channels: Option<ImageChannels> => "the last side if it is smaller than the first",
         /// Choose only among the actions that the environment allows: `info["action_mask"]` of every reset and
-        /// step, or the key `action_mask` of a `Dict` observation. For `ppo` and `a2c` with discrete actions.
+        /// step, or the key `action_mask` of a `Dict` observation. For algorithms with discrete actions.
         action_masks: Option<bool> => "false",
         /// Timeout of a Python worker, in seconds; starting it may take twice as long. With several ranks,
         /// at most 0.4 of `distributed.timeout_s`, because the others wait.
@@ -422,12 +448,13 @@ keys! {
     pub struct Collect {
         /// Steps of each environment per training iteration.
         num_steps: u32 [Integer(1..=10_000_000)] = 128,
-        /// Normalize observations by their running mean and variance over all ranks (`ppo`, `ppg`, `a2c`).
+        /// Normalize observations by their running mean and variance over all ranks. Replay buffers hold raw
+        /// observations and normalize them when they are sampled.
         normalise_observations: bool = false,
         /// Absolute bound of normalized observations.
         clip_observations: f64 [POSITIVE] = 10.0,
         /// Divide rewards by the running standard deviation of the discounted return over all ranks (`ppo`,
-        /// `ppg`, `a2c`).
+        /// `ppg`, `a2c`, `pqn`).
         normalise_rewards: bool = false,
         /// Absolute bound of normalized rewards.
         clip_rewards: f64 [POSITIVE] = 10.0,
@@ -452,6 +479,10 @@ keys! {
         num_envs: Option<u32> [Integer(1..=100_000)] => "number of episodes, at most 32",
         /// Steps after which an evaluation truncates an episode; its return so far counts.
         max_steps: u32 [Integer(1..=U32)] = 100_000,
+        /// Take the best action at every step. If false, act as in training: draw from the policy (`ppo`, `ppg`,
+        /// `a2c`, `sac`), add exploration noise (`td3`), or act at random with `learn.epsilon_end` (`dqn`, `pqn`). The
+        /// best checkpoint and `stop_value` follow from the same evaluations.
+        greedy: bool = true,
         /// End the run successfully when the mean return of an evaluation reaches this value.
         stop_value: Option<f64> => "never",
     }
@@ -641,7 +672,7 @@ impl Env {
 
     /// Returns whether it runs in the trainer, without Python.
     pub fn is_builtin(&self) -> bool {
-        let known = BUILTIN_ENVS.contains(&self.id.as_str()) && self.python_keys().is_empty();
+        let known = builtin_env(&self.id).is_some() && self.python_keys().is_empty();
         match self.worker {
             _ if self.library.is_some() => true,
             EnvWorker::Rust => true,

@@ -26,6 +26,8 @@ pub enum Learn {
     Sac(SacConfig),
     /// Twin delayed deterministic policy gradient, continuous actions.
     Td3(Td3Config),
+    /// Parallelized Q-learning, discrete actions.
+    Pqn(PqnConfig),
 }
 
 /// The actions that an algorithm works with.
@@ -57,6 +59,7 @@ impl Learn {
             Learn::Dqn(_) => "dqn",
             Learn::Sac(_) => "sac",
             Learn::Td3(_) => "td3",
+            Learn::Pqn(_) => "pqn",
         }
     }
 
@@ -64,7 +67,7 @@ impl Learn {
     pub fn actions(&self) -> ActionKind {
         match self {
             Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => ActionKind::Any,
-            Learn::Dqn(_) => ActionKind::Discrete,
+            Learn::Dqn(_) | Learn::Pqn(_) => ActionKind::Discrete,
             Learn::Sac(_) | Learn::Td3(_) => ActionKind::Continuous,
         }
     }
@@ -72,7 +75,7 @@ impl Learn {
     /// Returns the sizes of the replay, for algorithms that have one.
     pub fn replay(&self) -> Option<ReplayConfig> {
         let (buffer_size, learning_starts, batch_size) = match self {
-            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => return None,
+            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) | Learn::Pqn(_) => return None,
             Learn::Dqn(dqn) => (dqn.buffer_size, dqn.learning_starts, dqn.batch_size),
             Learn::Sac(sac) => (sac.buffer_size, sac.learning_starts, sac.batch_size),
             Learn::Td3(td3) => (td3.buffer_size, td3.learning_starts, td3.batch_size),
@@ -83,7 +86,7 @@ impl Learn {
     /// Shrinks the replay to one transition, for a policy that only acts.
     pub fn shrink_replay(&mut self) {
         let (buffer_size, batch_size) = match self {
-            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => return,
+            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) | Learn::Pqn(_) => return,
             Learn::Dqn(dqn) => (&mut dqn.buffer_size, &mut dqn.batch_size),
             Learn::Sac(sac) => (&mut sac.buffer_size, &mut sac.batch_size),
             Learn::Td3(td3) => (&mut td3.buffer_size, &mut td3.batch_size),
@@ -91,19 +94,22 @@ impl Learn {
         (*buffer_size, *batch_size) = (1, 1);
     }
 
-    /// Returns the keys that all on-policy algorithms have; `None` for other algorithms.
+    /// Returns the keys that all algorithms with a policy gradient have; `None` for other algorithms.
     pub fn on_policy(&self) -> Option<OnPolicyConfig> {
         match self {
             Learn::Ppo(ppo) => Some(ppo.on_policy()),
             Learn::Ppg(ppg) => Some(ppg.on_policy()),
             Learn::A2c(a2c) => Some(a2c.on_policy()),
-            Learn::Dqn(_) | Learn::Sac(_) | Learn::Td3(_) => None,
+            Learn::Dqn(_) | Learn::Sac(_) | Learn::Td3(_) | Learn::Pqn(_) => None,
         }
     }
 
     /// Returns whether the learning rate falls linearly to 0 over `run.total_steps`.
     pub fn anneals(&self) -> bool {
-        self.on_policy().is_some_and(|keys| keys.anneal_lr)
+        match self {
+            Learn::Pqn(pqn) => pqn.anneal_lr,
+            _ => self.on_policy().is_some_and(|keys| keys.anneal_lr),
+        }
     }
 
     /// Minibatches that each rank's rollout is split into; 1 for algorithms without epochs.
@@ -111,6 +117,7 @@ impl Learn {
         match self {
             Learn::Ppo(ppo) => ppo.num_minibatches,
             Learn::Ppg(ppg) => ppg.num_minibatches,
+            Learn::Pqn(pqn) => pqn.num_minibatches,
             Learn::A2c(_) | Learn::Dqn(_) | Learn::Sac(_) | Learn::Td3(_) => 1,
         }
     }
@@ -132,6 +139,7 @@ impl KeyType for Learn {
             variant("dqn", &["dqn"], DqnConfig::DOC, DqnConfig::KEYS),
             variant("sac", &["sac"], SacConfig::DOC, SacConfig::KEYS),
             variant("td3", &["td3"], Td3Config::DOC, Td3Config::KEYS),
+            variant("pqn", &["pqn"], PqnConfig::DOC, PqnConfig::KEYS),
         ],
     };
 }
@@ -513,5 +521,38 @@ off_policy! {
         policy_noise: f64 [NOT_NEGATIVE] = 0.2,
         /// Largest noise in the target's actions, in the same unit.
         noise_clip: f64 [NOT_NEGATIVE] = 0.5,
+    }
+}
+
+// Gallici et al. 2024.
+keys! {
+    /// Parallelized Q-learning, discrete actions; defaults of CleanRL's pqn.py.
+    #[serde(default)]
+    pub struct PqnConfig {
+        /// Learning rate of RAdam.
+        learning_rate: f64 [POSITIVE] = 0.00025,
+        /// Decay the learning rate linearly to 0 over `run.total_steps`.
+        anneal_lr: bool = true,
+        /// Epsilon of RAdam.
+        adam_eps: f64 [POSITIVE] = 0.00000001,
+        /// Discount factor.
+        gamma: f64 [SHARE] = 0.99,
+        /// Lambda of the Q(lambda) returns; 0: one-step targets, 1: returns up to the end of the rollout.
+        q_lambda: f64 [SHARE] = 0.65,
+        /// Minibatches per epoch; must divide each rank's rollout.
+        num_minibatches: u32 [Integer(1..=U32)] = 4,
+        /// Epochs per rollout.
+        update_epochs: u32 [Integer(1..=U32)] = 4,
+        /// Initial probability of a random action.
+        epsilon_start: f64 [SHARE] = 1.0,
+        /// Final probability of a random action.
+        epsilon_end: f64 [SHARE] = 0.05,
+        /// Environment steps over all ranks until epsilon reaches its end, linearly.
+        epsilon_steps: u64 [Integer(1..=U63)] = 250_000,
+        /// Maximum global norm of the averaged gradient.
+        max_grad_norm: f64 [POSITIVE] = 10.0,
+        /// Bootstrap truncated episodes from the value of their last observation; if false, they
+        /// count as terminated, as in CleanRL.
+        bootstrap_truncated: bool = false,
     }
 }

@@ -88,11 +88,15 @@ fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
             if policy.network == NetworkKind::Mlp && !policy.hidden.is_empty() {
                 keys.push(("policy.shared", policy.shared.to_string()));
             }
-            keys.push(("collect.normalise_observations", collect.normalise_observations.to_string()));
-            keys.push(("collect.normalise_rewards", collect.normalise_rewards.to_string()));
         }
         Some(Learn::Dqn(dqn)) => keys.push(("learn.dueling", dqn.dueling.to_string())),
-        Some(Learn::Sac(_) | Learn::Td3(_)) | None => {}
+        Some(Learn::Sac(_) | Learn::Td3(_) | Learn::Pqn(_)) | None => {}
+    }
+    if let Some(learn) = learn {
+        keys.push(("collect.normalise_observations", collect.normalise_observations.to_string()));
+        if learn.replay().is_none() {
+            keys.push(("collect.normalise_rewards", collect.normalise_rewards.to_string()));
+        }
     }
     keys
 }

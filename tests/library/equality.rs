@@ -66,6 +66,13 @@ const EXACT: &[(&str, &str, u64)] = &[
          [learn]\nalgorithm = 'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv = false\naux_epochs = 3\naux_num_minibatches = 1\nbeta_clone = 0.5",
         4,
     ),
+    (
+        "pqn, with normalisers",
+        "[env]\nid = 'CartPole-v0'\nnum_envs = 4\n[policy]\nhidden = [16]\nactivation = 'relu'\n\
+         [collect]\nnum_steps = 64\nnormalise_observations = true\nnormalise_rewards = true\n\
+         [learn]\nalgorithm = 'pqn'\nnum_minibatches = 1\nupdate_epochs = 5\nepsilon_steps = 400\nbootstrap_truncated = true",
+        2,
+    ),
 ];
 
 /// Name, `[env]` to `[learn]`, and iterations that make at least 1000 updates.
@@ -90,6 +97,12 @@ const LONG: &[(&str, &str, u64)] = &[
         "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\nshared = true\n[collect]\nnum_steps = 16\n\
          [learn]\nalgorithm = 'ppg'\npolicy_iterations = 4\nnum_minibatches = 4\nupdate_epochs = 2\naux_num_minibatches = 2\naux_epochs = 4",
         100,
+    ),
+    (
+        "pqn",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\n[collect]\nnum_steps = 16\nnormalise_observations = true\n\
+         [learn]\nalgorithm = 'pqn'\nepsilon_steps = 2000",
+        63,
     ),
 ];
 
@@ -268,6 +281,45 @@ fn ranks_with_action_masks_equal_one_rank() {
     );
     let Some((_folder, case)) = in_python("Several-masked-v0", &rest) else { return };
     two_ranks_equal_one("ppo with masks", &case, 2);
+    for learn in [
+        "'pqn'\nnum_minibatches = 1\nupdate_epochs = 5\nepsilon_steps = 200",
+        "'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv = false\n\
+         aux_epochs = 3\naux_num_minibatches = 1",
+    ] {
+        let rest = format!("action_masks = true\n{WHOLE} {learn}");
+        let Some((_folder, case)) = in_python("Masked-info-v0", &rest) else { return };
+        two_ranks_equal_one(learn, &case, 4);
+    }
+}
+
+/// OFFPOLICY-3, NORM-1. Until learning starts, ranks make the same steps as one rank.
+#[test]
+fn moments_beside_replay_are_equal_on_all_ranks() {
+    let sac = "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n\
+               [collect]\nnum_steps = 10\nnormalise_observations = true\n\
+               [learn]\nalgorithm = 'sac'\nbuffer_size = 1000\nbatch_size = 32\nupdates_per_iteration = 3\n";
+    let (td3, dqn) =
+        (sac.replace("'sac'", "'td3'"), sac.replace("'sac'", "'dqn'").replace("Pendulum", "CartPole"));
+    for case in [sac, &td3, &dqn] {
+        let moments = |state: &AlgorithmState| -> Vec<u64> {
+            state.words.iter().find(|words| words.name == "moments.observations").unwrap().values.clone()
+        };
+        let numbers = |state| -> Vec<f64> { moments(state).into_iter().map(f64::from_bits).collect() };
+        let waits = format!("{case}learning_starts = 400");
+        let whole = train(&waits, 1, 6, true).remove(0);
+        let ranks = train(&waits, 2, 6, true);
+        assert!((numbers(&whole.state)[0] - 240.0).abs() < 1e-3, "each observation counts once");
+        for (a, b) in numbers(&ranks[0].state).iter().zip(numbers(&whole.state)) {
+            assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{case}: {a} {b}");
+        }
+        let learned = train(&format!("{case}learning_starts = 40"), 2, 6, true);
+        let bits = |state: &AlgorithmState| -> Vec<Vec<u32>> {
+            state.arrays.iter().map(|a| a.values.iter().map(|v| v.to_bits()).collect()).collect()
+        };
+        assert!(learned[0].updates > 10, "{case}");
+        assert_eq!(moments(&learned[0].state), moments(&learned[1].state), "{case}");
+        assert_eq!(bits(&learned[0].state), bits(&learned[1].state), "{case}");
+    }
 }
 
 #[test]

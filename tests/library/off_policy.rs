@@ -26,6 +26,11 @@ fn td3(total_steps: u64, rest: &str) -> String {
     sac(total_steps, rest).replace("'sac'", "'td3'")
 }
 
+/// With normalized observations.
+fn normalized(experiment: String) -> String {
+    experiment.replace("num_steps = 5", "num_steps = 5\nnormalise_observations = true")
+}
+
 /// Without the time spent collecting, which no run repeats, and without what names the run's length.
 fn end(run: &Run) -> Checkpoint {
     let bytes = std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap();
@@ -45,7 +50,16 @@ fn ended(experiment: &str, args: &[&str]) -> Run {
 #[test]
 fn runs_resume_bit_exactly_with_their_replay() {
     type Experiment = fn(u64, &str) -> String;
-    for (experiment, world_size) in [(dqn as Experiment, "1"), (dqn, "2"), (sac, "2"), (td3, "2")] {
+    let normalized_dqn: Experiment = |total_steps, rest| normalized(dqn(total_steps, rest));
+    let normalized_sac: Experiment = |total_steps, rest| normalized(sac(total_steps, rest));
+    for (experiment, world_size) in [
+        (dqn as Experiment, "1"),
+        (dqn, "2"),
+        (sac, "2"),
+        (td3, "2"),
+        (normalized_dqn, "2"),
+        (normalized_sac, "2"),
+    ] {
         let keep = "[checkpoint]\nreplay = true";
         let whole = ended(&experiment(400, keep), &["--spawn", world_size]);
         let half = ended(&experiment(200, keep), &["--spawn", world_size]);

@@ -198,6 +198,26 @@ fn checkpoint_3_normalized_continuous_run_is_bit_exact() {
     assert!((f64::from_bits(moments[0]) - 1280.0).abs() < 1.0);
 }
 
+/// Q-learning from rollouts, with its optimizer and both normalizers.
+#[test]
+fn checkpoint_3_pqn_run_is_bit_exact() {
+    let experiment = "[run]\nname = 'x'\nseed = 2\ntotal_steps = 3072\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+        [policy]\nhidden = [16]\n[collect]\nnum_steps = 64\nnormalise_observations = true\nnormalise_rewards = true\n\
+        [learn]\nalgorithm = 'pqn'\nepsilon_steps = 2000\n[checkpoint]\nevery = 5\n";
+    let mut whole = Run::start(experiment, &["--spawn", "2"]);
+    whole.end_with(0);
+    let from = whole.file("checkpoints/iter-5.ckpt");
+    let mut resumed = Run::start(experiment, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+    resumed.end_with(0);
+    assert_equal_ends(&whole, &resumed);
+    assert!(
+        load(&from)
+            .arrays
+            .iter()
+            .any(|array| array.name == "radam.second" && array.values.iter().all(|v| *v > 0.0))
+    );
+}
+
 #[test]
 fn checkpoint_2_other_algorithm_or_env_exits_2_with_its_key() {
     let base = experiment(2 * 512, "", "");

@@ -63,6 +63,37 @@ fn ppo_learns_to_choose_among_allowed_actions() {
     assert!(best >= 14.0, "{best} of 16");
 }
 
+/// The same of the other algorithms with masks: what an action is worth follows from how often it is the best.
+#[test]
+fn other_algorithms_learn_to_choose_among_allowed_actions() {
+    let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();
+    let (head, rest) = file.split_once("algorithm = \"ppo\"").unwrap();
+    let (_, eval) = rest.split_once("[eval]").unwrap();
+    for learn in [
+        "'ppg'\nlearning_rate = 1e-2\nadam_eps = 1e-5\ngamma = 0.0\nent_coef = 0.0\npolicy_iterations = 4\nupdate_epochs = 4\n\
+         num_minibatches = 4\naux_num_minibatches = 4",
+        "'dqn'\nlearning_rate = 1e-2\ngamma = 0.0\nlearning_starts = 512\nepsilon_steps = 4000\nupdates_per_iteration = 16",
+        "'pqn'\nlearning_rate = 1e-2\ngamma = 0.0\nepsilon_steps = 4000",
+    ] {
+        let experiment = format!("{head}algorithm = {learn}\n[eval]{eval}");
+        let Some(best) = last_evaluation(&experiment) else { return };
+        assert!(best >= 14.0, "{learn}: {best} of 16");
+    }
+}
+
+/// CartPole-v0 counts as solved at 195. Settings are quicker than the shipped ones.
+#[test]
+fn pqn_learns_cartpole() {
+    let text = "[run]\nname = 'pqn'\nseed = 5\ntotal_steps = 100000\n[env]\nid = 'CartPole-v1'\nnum_envs = 8\n\
+         [policy]\nhidden = [64, 64]\nactivation = 'relu'\n[collect]\nnum_steps = 64\n\
+         [learn]\nalgorithm = 'pqn'\nlearning_rate = 1e-3\nepsilon_steps = 20000\n\
+         [eval]\nevery = 5\nepisodes = 10\nstop_value = 195.0\n";
+    let mut run = Run::start(text, &["--spawn", "2"]);
+    run.end_with(0);
+    let reached = run.events().iter().any(|(_, event)| matches!(event, RankEvent::Eval(eval) if eval.stop));
+    assert!(reached, "{}", run.logs());
+}
+
 #[test]
 fn ppo_learns_several_actions_at_once() {
     let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();

@@ -128,6 +128,8 @@ fn checkpoint_is_evaluated_without_experiment_file() {
         ("CartPole-v1", format!("[learn]\nalgorithm = 'dqn'\n{off}")),
         ("Pendulum-v1", format!("[learn]\nalgorithm = 'sac'\n{off}")),
         ("CartPole-v1", "[learn]\nalgorithm = 'ppg'\npolicy_iterations = 4\n".to_owned()),
+        ("CartPole-v1", "normalise_observations = true\n[learn]\nalgorithm = 'pqn'\n".to_owned()),
+        ("Pendulum-v1", format!("normalise_observations = true\n[learn]\nalgorithm = 'td3'\n{off}")),
     ] {
         let mut run = Run::start(&experiment(env, 4, &format!("[collect]\nnum_steps = 64\n{rest}")), &[]);
         run.end_with(0);
@@ -149,6 +151,46 @@ fn checkpoint_is_evaluated_without_experiment_file() {
             output.stderr
         );
         assert!(printed.contains("95%"), "{printed}");
+    }
+}
+
+/// `eval.greedy`, and the flags that override it.
+#[test]
+fn sampled_evaluation_is_marked_in_events_and_json() {
+    let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\n";
+    for (env, rest) in [
+        ("CartPole-v1", "[learn]\nalgorithm = 'ppo'\n".to_owned()),
+        ("Pendulum-v1", format!("[learn]\nalgorithm = 'sac'\n{off}")),
+        ("CartPole-v1", format!("[learn]\nalgorithm = 'dqn'\nepsilon_end = 0.5\n{off}")),
+        ("CartPole-v1", "[learn]\nalgorithm = 'pqn'\nepsilon_end = 0.5\n".to_owned()),
+    ] {
+        let text = experiment(env, 4, &format!("[collect]\nnum_steps = 64\n{rest}"))
+            .replace("episodes = 5", "episodes = 5\ngreedy = false");
+        let mut run = Run::start(&text, &[]);
+        run.end_with(0);
+        let own = run.events().into_iter().rev().find_map(|(_, event)| match event {
+            RankEvent::Eval(evaluation) => Some(evaluation),
+            _ => None,
+        });
+        let own = own.unwrap();
+        assert!(own.sampled);
+        let evaluated = |flags: &[&str]| -> (bool, f64) {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_rankdeck-trainer"))
+                .arg("--evaluate")
+                .arg(run.file("checkpoints/latest.ckpt"))
+                .arg("--json")
+                .args(flags)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            (printed["greedy"].as_bool().unwrap(), printed["return_mean"].as_f64().unwrap())
+        };
+        let (greedy, again) = evaluated(&[]);
+        assert!(!greedy && (again - own.return_mean).abs() < 1e-9 * again.abs(), "{rest}: {again}, {own:?}");
+        assert_eq!(evaluated(&["--sample"]), evaluated(&[]));
+        let (greedy, mean) = evaluated(&["--greedy"]);
+        assert!(greedy && (mean - again).abs() > 1e-3, "{rest}: {mean}");
     }
 }
 
@@ -186,6 +228,16 @@ fn documented_loader_plays_shared_and_off_policy() {
             format!("[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'dqn'\ndueling = true\n{off}"),
         ),
         ("Pendulum-v1", format!("[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'sac'\n{off}")),
+        (
+            "CartPole-v1",
+            format!(
+                "[collect]\nnum_steps = 64\nnormalise_observations = true\n[learn]\nalgorithm = 'dqn'\n{off}"
+            ),
+        ),
+        (
+            "CartPole-v1",
+            "[policy]\nhidden = [32, 16]\n[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'pqn'\n".into(),
+        ),
     ] {
         check(&experiment(env, 4, &rest));
     }
@@ -218,6 +270,12 @@ fn exported_torchscript_and_onnx_act_as_the_trainer() {
         ("faulty_env:Spaces-bytes-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
         ("masked_env:Several-discrete-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
         ("masked_env:Masked-info-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
+        ("masked_env:Masked-info-v0", format!("{steps}[learn]\nalgorithm = 'dqn'\n{off}")),
+        (
+            "CartPole-v1",
+            format!("[policy]\nactivation = 'relu'\n{steps}normalise_observations = true\n[learn]\nalgorithm = 'pqn'\n"),
+        ),
+        ("faulty_env:Spaces-gray-v0", format!("[policy]\n{images}{steps}[learn]\nalgorithm = 'pqn'\n")),
     ]
     .map(|(env, rest)| {
         let masks = if env.contains("Masked") { "action_masks = true\n" } else { "" };

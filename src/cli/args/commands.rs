@@ -725,11 +725,33 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) episodes: Option<u32>,
     #[command(flatten)]
+    pub(crate) actions: ActionArgs,
+    #[command(flatten)]
     pub(crate) worker: WorkerArgs,
     #[command(flatten)]
     pub(crate) output: PrintArgs,
     #[command(flatten)]
     pub(crate) host_keys: HostKeyArgs,
+}
+
+/// How a policy acts.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ActionArgs {
+    /// Take the best actions [default: `eval.greedy` of the run]
+    #[arg(long, conflicts_with = "sample")]
+    pub(crate) greedy: bool,
+    /// Act as in training (`eval.greedy = false`)
+    #[arg(long)]
+    pub(crate) sample: bool,
+}
+
+impl ActionArgs {
+    /// Returns the trainer's flags for it.
+    pub(crate) fn flags(&self) -> impl Iterator<Item = &'static str> {
+        [(self.greedy, "--greedy"), (self.sample, "--sample")]
+            .into_iter()
+            .filter_map(|(set, flag)| set.then_some(flag))
+    }
 }
 
 /// What an RL environment of Python runs with. A checkpoint chooses neither.
@@ -974,6 +996,8 @@ pub(crate) struct PlayArgs {
     /// Default: until you quit; 3 with --record; `eval.episodes` of the run with --headless.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) episodes: Option<u32>,
+    #[command(flatten)]
+    pub(crate) actions: ActionArgs,
     /// Save an animation to FILE instead of playing on screen
     ///
     /// .cast shows the whole screen (asciicast); .gif shows only the RL environment.

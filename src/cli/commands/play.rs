@@ -42,7 +42,7 @@ pub(crate) async fn play(hosts_from: &HostsSource, args: PlayArgs) -> Result<u8,
     let chosen = output_mode::choose(&mode, &TerminalInfo::here())?;
     let checkpoint = policy::here(hosts_from, &args.policy, "ckpt", &args.host_keys).await?;
     let mut command = policy::trainer(&checkpoint, &args.worker)?;
-    command.arg("--show");
+    command.arg("--show").args(args.actions.flags());
     let endless = form.is_none() && chosen == OutputMode::Screen;
     let episodes = match form {
         Some(_) => Some(args.episodes.unwrap_or(RECORDED)),
@@ -182,6 +182,7 @@ async fn record(
 pub(crate) async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8, Failure> {
     let checkpoint = policy::here(hosts_from, &args.policy, "ckpt", &args.host_keys).await?;
     let mut command = policy::trainer(&checkpoint, &args.worker)?;
+    command.args(args.actions.flags());
     if let Some(episodes) = args.episodes {
         command.arg("--episodes").arg(episodes.to_string());
     }

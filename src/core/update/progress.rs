@@ -174,7 +174,8 @@ pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: E
         true => String::new(),
         false => {
             let std = words::fixed(evaluation.return_std, 1);
-            format!(" ± {std} over {} episodes", evaluation.episodes)
+            let how = if evaluation.sampled { ", actions sampled" } else { "" };
+            format!(" ± {std} over {} episodes{how}", evaluation.episodes)
         }
     };
     let text = format!(
@@ -196,6 +197,7 @@ pub(super) fn evaluated(ctx: &mut EventCtx<'_>, at: RecordContext, evaluation: E
             return_min: evaluation.return_min,
             return_max: evaluation.return_max,
             stop: evaluation.stop,
+            sampled: evaluation.sampled,
             series: words::clip(&evaluation.series, 200),
         },
     );

@@ -93,9 +93,6 @@ pub(crate) trait ClassicTask: Clone + Send {
     fn restore(&mut self, words: &[u64]);
 }
 
-/// The id of [`Constant`].
-const CONSTANT: &str = "rankdeck/Constant-v0";
-
 /// `rankdeck/Constant-v0`: one observation, reward 1 for every step, ended by the time limit only (10 steps).
 ///
 /// A learner that bootstraps truncated episodes finds the value `1 / (1 - gamma)`; one that takes truncation
@@ -143,7 +140,44 @@ fn pow2_f32(x: f32) -> f32 {
 }
 
 /// The ids of Gymnasium that are built in; `rankdeck/Constant-v0` is one more.
-pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
+pub fn ids() -> Vec<&'static str> {
+    rankdeck_types::experiment::builtin_ids().collect()
+}
+
+/// An id, and what is made of it.
+struct ClassicEnv {
+    id: &'static str,
+    /// Steps of an episode.
+    limit: u32,
+    spec: fn() -> Spec,
+    make: fn(&Env, u64, usize, Streams) -> Box<dyn VectorEnv>,
+}
+
+impl ClassicEnv {
+    const fn of<T: ClassicTask + 'static>(id: &'static str, limit: u32) -> ClassicEnv {
+        ClassicEnv { id, limit, spec: spec::<T>, make: boxed::<T> }
+    }
+}
+
+/// All environments.
+const ENVS: &[ClassicEnv] = &[
+    ClassicEnv::of::<CartPole>("CartPole-v0", 200),
+    ClassicEnv::of::<CartPole>("CartPole-v1", 500),
+    ClassicEnv::of::<Pendulum>("Pendulum-v1", 200),
+    ClassicEnv::of::<Acrobot>("Acrobot-v1", 500),
+    ClassicEnv::of::<MountainCar>("MountainCar-v0", 200),
+    ClassicEnv::of::<MountainCarContinuous>("MountainCarContinuous-v0", 999),
+    ClassicEnv::of::<Constant>("rankdeck/Constant-v0", 10),
+];
+
+fn boxed<T: ClassicTask + 'static>(
+    env: &Env,
+    limit: u64,
+    envs: usize,
+    streams: Streams,
+) -> Box<dyn VectorEnv> {
+    Box::new(ClassicVector::<T>::new(&env.id, limit, envs, streams))
+}
 
 fn spec<T: ClassicTask>() -> Spec {
     Spec {
@@ -155,38 +189,14 @@ fn spec<T: ClassicTask>() -> Spec {
 
 /// Shapes of a known id.
 pub fn spec_of(id: &str) -> Option<Spec> {
-    Some(match id {
-        "CartPole-v0" | "CartPole-v1" => spec::<CartPole>(),
-        "Pendulum-v1" => spec::<Pendulum>(),
-        "Acrobot-v1" => spec::<Acrobot>(),
-        "MountainCar-v0" => spec::<MountainCar>(),
-        "MountainCarContinuous-v0" => spec::<MountainCarContinuous>(),
-        CONSTANT => spec::<Constant>(),
-        _ => return None,
-    })
+    ENVS.iter().find(|env| env.id == id).map(|env| (env.spec)())
 }
 
 /// `envs` environments of a known id, reset.
 pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn VectorEnv>> {
-    fn boxed<T: ClassicTask + 'static>(
-        env: &Env,
-        limit: u32,
-        envs: usize,
-        streams: Streams,
-    ) -> Option<Box<dyn VectorEnv>> {
-        let limit = u64::from(env.max_episode_steps.unwrap_or(limit));
-        Some(Box::new(ClassicVector::<T>::new(&env.id, limit, envs, streams)))
-    }
-    match env.id.as_str() {
-        "CartPole-v0" => boxed::<CartPole>(env, 200, envs, streams),
-        "CartPole-v1" => boxed::<CartPole>(env, 500, envs, streams),
-        "Pendulum-v1" => boxed::<Pendulum>(env, 200, envs, streams),
-        "Acrobot-v1" => boxed::<Acrobot>(env, 500, envs, streams),
-        "MountainCar-v0" => boxed::<MountainCar>(env, 200, envs, streams),
-        "MountainCarContinuous-v0" => boxed::<MountainCarContinuous>(env, 999, envs, streams),
-        CONSTANT => boxed::<Constant>(env, 10, envs, streams),
-        _ => None,
-    }
+    let known = ENVS.iter().find(|known| known.id == env.id)?;
+    let limit = u64::from(env.max_episode_steps.unwrap_or(known.limit));
+    Some((known.make)(env, limit, envs, streams))
 }
 
 /// Words that every environment has besides its task's: return so far, length so far, generator.
@@ -412,9 +422,21 @@ mod tests {
         assert!(ends > 5);
     }
 
+    /// The console has a list of its own, because it does not link this crate.
+    #[test]
+    fn builtin_envs_are_those_here_with_their_actions() {
+        use rankdeck_types::experiment::{ActionKind, BUILTIN_ENVS};
+        let own: Vec<&str> = ENVS.iter().map(|env| env.id).filter(|id| !id.contains('/')).collect();
+        assert_eq!(own, ids());
+        for env in BUILTIN_ENVS {
+            let continuous = matches!(spec_of(env.id).unwrap().actions, ActionSpace::Continuous { .. });
+            assert_eq!(env.actions == ActionKind::Continuous, continuous, "{}", env.id);
+        }
+    }
+
     #[test]
     fn vector_3_restored_state_continues_bit_exactly() {
-        for id in KNOWN {
+        for id in ids() {
             let mut env = vector(id, 2, 0, 4);
             play(env.as_mut(), 57);
             let mut copy = vector(id, 2, 9, 4);
@@ -427,7 +449,7 @@ mod tests {
 
     #[test]
     fn vector_4_an_environment_depends_on_its_global_index_only() {
-        for id in KNOWN {
+        for id in ids() {
             let (mut all, mut half) = (vector(id, 4, 0, 2), vector(id, 2, 2, 2));
             let width = all.spec().observation_len();
             assert_eq!(bits(all.observations())[2 * width..], bits(half.observations()));
@@ -468,7 +490,7 @@ mod tests {
 
     #[test]
     fn constant_environment_is_truncated_only() {
-        let env = Env { max_episode_steps: Some(4), ..Env::new(CONSTANT, 1) };
+        let env = Env { max_episode_steps: Some(4), ..Env::new("rankdeck/Constant-v0", 1) };
         let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, EnvPurpose::Train).unwrap();
         let mut outcome = StepOutcome::new(env.spec(), 2);
         for step in 1..=12 {

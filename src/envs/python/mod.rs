@@ -504,6 +504,10 @@ impl VectorEnv for PythonVector {
         self.answered(b's', "a step", Activity::EnvStep)?;
         self.refuse_non_finite()?;
         outcome.episodes.clear();
+        if let Some(masks) = self.shared.final_masks() {
+            outcome.final_masks.clear();
+            outcome.final_masks.extend_from_slice(masks);
+        }
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
         for (env, running) in self.running.iter_mut().enumerate() {
             outcome.valid[env] = !self.retired[env] && !flags.only_reset(env);

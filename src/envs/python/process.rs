@@ -305,7 +305,7 @@ impl PythonWorker {
             Ok(failure) => {
                 let WorkerFailure { mut error, traceback, usage } = failure;
                 if usage && self.is_fallback {
-                    let known = classic::KNOWN.join(", ");
+                    let known = classic::ids().join(", ");
                     error.hint.push_str(&format!("; built in: {known}"));
                 }
                 Err(EnvError::Worker { id: self.id.clone(), error, traceback, usage })

@@ -27,6 +27,8 @@ pub(super) struct SharedMemory {
     actions: usize,
     /// Where masks are, and how many numbers each has.
     masks: Option<(usize, usize)>,
+    /// Where those of last observations are.
+    final_masks: Option<usize>,
     observations: usize,
     final_observations: usize,
     rewards: usize,
@@ -91,6 +93,7 @@ impl SharedMemory {
         let flags = [1; 5].map(&mut place);
         let width = if masked { spec.actions.width() } else { 0 };
         let masks = masked.then(|| place(width)).transpose()?.map(|offset| (offset, width));
+        let final_masks = masked.then(|| place(width)).transpose()?;
         let [actions, observations, final_observations, rewards] = parts;
         let parts = (actions?, observations?, final_observations?, rewards?);
         let [terminated, truncated, lost_life, only_reset, retired] = flags;
@@ -109,6 +112,7 @@ impl SharedMemory {
             observation_type: spec.observation_type,
             actions: parts.0,
             masks,
+            final_masks,
             observations: parts.1,
             final_observations: parts.2,
             rewards: parts.3,
@@ -128,6 +132,7 @@ impl SharedMemory {
             "envs": self.envs,
             "actions": self.actions,
             "masks": self.masks.map(|(offset, _)| offset),
+            "final_masks": self.final_masks,
             "observations": self.observations,
             "final_observations": self.final_observations,
             "rewards": self.rewards,
@@ -217,6 +222,12 @@ impl SharedMemory {
     /// Which actions are allowed, `[envs][choices]`, 0 where not.
     pub(super) fn masks(&self) -> Option<&[u8]> {
         self.masks.map(|(offset, width)| self.part(offset, self.envs * width))
+    }
+
+    /// The same of last observations; only rows of episodes that ended in the last step are defined.
+    pub(super) fn final_masks(&self) -> Option<&[u8]> {
+        let (_, width) = self.masks?;
+        self.final_masks.map(|offset| self.part(offset, self.envs * width))
     }
 
     /// Raw rewards.

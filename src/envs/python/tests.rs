@@ -689,7 +689,7 @@ fn masks_of_info_dict_and_vector_are_those_of_each_step() {
         let mut made = vector(&env, 3, EnvPurpose::Train).unwrap();
         assert_eq!(made.spec().observation_shape, [2], "without the mask");
         let mut outcome = StepOutcome::new(made.spec(), 3);
-        let mut episodes = 0;
+        let (mut episodes, mut others) = (0, 0);
         for _ in 0..40 {
             let masks = made.masks().unwrap().chunks(12);
             let actions: Vec<i64> =
@@ -697,8 +697,15 @@ fn masks_of_info_dict_and_vector_are_those_of_each_step() {
             made.step(Actions::Discrete(&actions), &mut outcome).unwrap();
             assert_eq!(outcome.rewards, [1.0; 3], "{name}");
             episodes += outcome.episodes.len();
+            for episode in &outcome.episodes {
+                let own = 12 * episode.env..12 * (episode.env + 1);
+                let last = &outcome.final_masks[own.clone()];
+                assert_eq!(last.iter().filter(|allowed| **allowed == 1).count(), 4, "{name}");
+                others += usize::from(*last != made.masks().unwrap()[own]);
+            }
         }
         assert_eq!(episodes, 6, "{name}");
+        assert!(others > 0, "{name}: last masks are not those of the next episodes");
     }
     let plain = vector(&config("masked_env:Masked-dict-v0", &python), 1, EnvPurpose::Train).unwrap();
     assert!(plain.masks().is_none() && plain.spec().observation_shape == [14]);

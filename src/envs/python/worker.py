@@ -217,10 +217,19 @@ class Described:
             raise Broken("it returned an action_mask of %d values for %d actions" % (mask.size, row.size))
         row[...] = mask != 0
 
+    def allow_last(self, row, info):
+        """Writes which actions the last observation of an episode allows: all where the environment does not say."""
+        if info is not None and info.get(MASK) is not None:
+            self.allow(row, info)
+        else:
+            row[...] = 0
+        if not row.any():
+            row[...] = 1
+
     def announce(self, offered):
         """Points to masks that are not used."""
         if offered and self.announces and not self.masked:
-            sys.stderr.write("this environment offers action masks; env.action_masks = true uses them (ppo, a2c)\n")
+            sys.stderr.write("this environment offers action masks; env.action_masks = true uses them\n")
             sys.stderr.flush()
         self.announces = False
 
@@ -399,6 +408,8 @@ class Vector:
                 if last is None or last[i] is None:
                     raise Broken("it returned no final observation of environment %d" % (self.first_env + i))
                 self.put(shared.final_observations[i : i + 1], numpy.asarray(last[i])[None])
+                if self.spaces.masked:
+                    self.spaces.allow_last(shared.final_masks[i], self.last_info(info, i))
         else:
             # The step after an end only resets.
             shared.only_reset[...] = self.ended
@@ -406,8 +417,18 @@ class Vector:
             ended &= ~self.ended
             shared.terminated[self.ended], shared.truncated[self.ended] = False, False
             shared.final_observations[ended] = shared.observations[ended]
+            if self.spaces.masked:
+                shared.final_masks[ended] = shared.masks[ended]
             self.ended = ended
         shared.moves += 1
+
+    def last_info(self, info, i):
+        """What environment `i` returned with its last observation, as far as it has a mask."""
+        final = info.get("final_info")
+        if isinstance(final, dict):
+            masks = final.get(MASK)
+            return None if masks is None else {MASK: masks[i]}
+        return None if final is None else final[i]
 
     def picture(self):
         return None
@@ -531,6 +552,8 @@ class Single:
             shared.truncated[i] = truncated
             if terminated or truncated:
                 self.put(shared.final_observations[i], seen)
+                if self.spaces.masked:
+                    self.spaces.allow_last(shared.final_masks[i], info)
                 seen, info = env.reset()
             self.put(shared.observations[i], seen)
             if self.spaces.masked:
@@ -559,6 +582,7 @@ class Shared:
             self.actions = view("actions", numpy.float32, (len(spaces.actions["low"]),))
         if spaces.masked:
             self.masks = view("masks", numpy.uint8, (spaces.width,))
+            self.final_masks = view("final_masks", numpy.uint8, (spaces.width,))
         self.observations = view("observations", seen, spaces.shape)
         self.final_observations = view("final_observations", seen, spaces.shape)
         self.rewards = view("rewards", numpy.float64, ())

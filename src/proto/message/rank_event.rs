@@ -359,6 +359,9 @@ pub struct Evaluation {
     pub duration_s: f64,
     /// The stop value was reached.
     pub stop: bool,
+    /// Actions were taken as in training instead of the best ones (`eval.greedy = false`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sampled: bool,
     /// The generation that made it, as the reader of its record knows; 0 in what a rank sends.
     #[serde(default, skip_serializing_if = "is_first")]
     pub generation: Generation,

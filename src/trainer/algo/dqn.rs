@@ -22,21 +22,23 @@
 use super::adam::Adam;
 use super::captured_update::{CapturableUpdate, CapturedUpdate, GraphCapture, GraphSplitter};
 use super::device_metrics::{self, DeviceMetrics};
+use super::epsilon_greedy::{linear, mask_of, random_action};
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
-use super::{BuildContext, Greedy, ScalarStat, bucket_bytes, own_loss};
+use super::{BuildContext, ScalarStat, bucket_bytes, own_loss};
 use crate::collect::rollout::ActionBuffer;
 use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::{HostValues, PackedUpload, upload};
 use crate::distributed::{DataParallel, Ddp, ProcessGroup};
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
+use crate::policy::distribution::most_probable;
 use crate::policy::parameters::Parameters;
 use crate::policy::q_network::{DenseQNetwork, QLayout, QNetwork};
 use crate::policy::trunk::{BackwardSplit, splits_backward};
-use crate::replay::ReplayBatch;
+use crate::replay::{ReplayBatch, Shown};
 use crate::startup::setup::Sizes;
 use crate::support::state::{AlgorithmState, MODEL, NamedWords, RestoredState};
-use rankdeck_kernel::loss::{Distance, argmax, q_loss, q_targets};
+use rankdeck_kernel::loss::{Distance, q_loss, q_targets};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimizer::{clip_scale, sum_of_squares};
 use rankdeck_kernel::seeds::Seeds;
@@ -74,10 +76,11 @@ pub(crate) fn check(
 /// The probability of a random action after `env_step` environment steps over all ranks.
 fn epsilon(settings: &Settings, env_step: u64) -> f64 {
     let Settings { epsilon_start: start, epsilon_end: end, epsilon_steps, epsilon_decay, .. } = *settings;
-    let share = env_step as f64 / epsilon_steps.max(1) as f64;
     match epsilon_decay {
-        EpsilonDecay::Linear => start + (end - start) * share.min(1.0),
-        EpsilonDecay::Exponential => end + (start - end) * (-share).exp(),
+        EpsilonDecay::Linear => linear(start, end, epsilon_steps, env_step),
+        EpsilonDecay::Exponential => {
+            end + (start - end) * (-(env_step as f64) / epsilon_steps.max(1) as f64).exp()
+        }
     }
 }
 
@@ -108,7 +111,7 @@ impl DqnAlgorithm {
 impl Learner for DqnAlgorithm {
     fn explore(
         &mut self,
-        observations: Observations<'_>,
+        Shown { observations, masks }: Shown<'_>,
         env_step: u64,
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
@@ -119,7 +122,7 @@ impl Learner for DqnAlgorithm {
         let mut has_values = false;
         for (i, (action, random)) in actions.iter_mut().zip(randoms).enumerate() {
             if random.next_f64() < epsilon {
-                *action = random.below(self.actions as u64) as i64;
+                *action = random_action(self.actions, mask_of(masks, self.actions, i), random);
                 continue;
             }
             // While all actions are random, the network is not needed.
@@ -127,9 +130,29 @@ impl Learner for DqnAlgorithm {
                 self.compute_q_values(observations, rows)?;
                 has_values = true;
             }
-            *action = argmax(&self.q[i * self.actions..(i + 1) * self.actions]) as i64;
+            let q = &self.q[i * self.actions..(i + 1) * self.actions];
+            *action = most_probable(q, mask_of(masks, self.actions, i));
         }
         Ok(())
+    }
+
+    fn exploit(
+        &mut self,
+        Shown { observations, masks }: Shown<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let ActionBuffer::Discrete(actions) = actions else { return Err(wrong_actions()) };
+        self.compute_q_values(observations, actions.len())?;
+        for (i, (action, q)) in actions.iter_mut().zip(self.q.chunks_exact(self.actions.max(1))).enumerate() {
+            *action = most_probable(q, mask_of(masks, self.actions, i));
+        }
+        Ok(())
+    }
+
+    fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
+        let scores = self.q.chunks_exact(self.actions.max(1)).nth(env)?.to_vec();
+        let value = scores.iter().copied().reduce(f32::max);
+        Some(PolicyEstimate { kind: ScoreKind::Q, scores, value, ..PolicyEstimate::default() })
     }
 
     fn update(
@@ -188,28 +211,6 @@ fn wrong_actions() -> TrainerError {
     TrainerError::failure("DQN supports discrete actions only", "")
 }
 
-impl Greedy for DqnAlgorithm {
-    fn act(
-        &mut self,
-        observations: Observations<'_>,
-        _masks: Option<&[u8]>,
-        actions: &mut ActionBuffer,
-    ) -> Result<(), TrainerError> {
-        let ActionBuffer::Discrete(actions) = actions else { return Err(wrong_actions()) };
-        self.compute_q_values(observations, actions.len())?;
-        for (action, q) in actions.iter_mut().zip(self.q.chunks_exact(self.actions.max(1))) {
-            *action = argmax(q) as i64;
-        }
-        Ok(())
-    }
-
-    fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
-        let scores = self.q.chunks_exact(self.actions.max(1)).nth(env)?.to_vec();
-        let value = scores.iter().copied().reduce(f32::max);
-        Some(PolicyEstimate { kind: ScoreKind::Q, scores, value, ..PolicyEstimate::default() })
-    }
-}
-
 /// Statistics of an update, from this rank's share of the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct QStats {
@@ -250,6 +251,8 @@ struct BatchTensors {
     choices: Tensor,
     rewards: Tensor,
     discounts: Tensor,
+    /// Which actions are allowed next, `[rows, actions]`; absent without masks.
+    masks: Option<Tensor>,
 }
 
 /// An update by libtorch.
@@ -320,7 +323,8 @@ impl QKernels {
         next.copy_rows(&batch.numbers.next);
         let following = target.forward(next);
         let chooser = if settings.double { online.forward(next) } else { following };
-        q_targets(following, chooser, &batch.rewards, &batch.discounts, targets);
+        let next = (batch.rewards.as_slice(), batch.discounts.as_slice());
+        q_targets(following, chooser, &batch.next_masks, next, targets);
         now.copy_rows(&batch.numbers.now);
         let q = online.forward(now);
         let (distance, share) = match settings.loss {
@@ -528,19 +532,21 @@ impl QLearner {
             true => HostValues::U8(pixels),
             false => HostValues::F32(numbers),
         };
-        let sent = self.packed.send(&[
+        let mut parts = vec![
             (observations(&batch.numbers.now, &batch.pixels.now), shape.clone()),
             (observations(&batch.numbers.next, &batch.pixels.next), shape),
             (HostValues::I64(&batch.choices), vec![rows, 1]),
             (HostValues::F32(&batch.rewards), vec![rows]),
             (HostValues::F32(&batch.discounts), vec![rows]),
-        ])?;
-        match <[Tensor; 5]>::try_from(sent) {
-            Ok([now, next, choices, rewards, discounts]) => {
-                Ok(BatchTensors { now, next, choices, rewards, discounts })
-            }
-            Err(_) => Err(TchError::Torch("unexpected number of batch parts".into())),
+        ];
+        if !batch.next_masks.is_empty() {
+            parts.push((HostValues::U8(&batch.next_masks), vec![rows, -1]));
         }
+        let mut sent = self.packed.send(&parts)?.into_iter();
+        let mut part =
+            || sent.next().ok_or_else(|| TchError::Torch("unexpected number of batch parts".into()));
+        let (now, next, choices, rewards, discounts) = (part()?, part()?, part()?, part()?, part()?);
+        Ok(BatchTensors { now, next, choices, rewards, discounts, masks: sent.next() })
     }
 
     /// The gradient of the batch's loss with libtorch, up to the split where there is one; returns the loss,
@@ -549,12 +555,16 @@ impl QLearner {
         &mut self,
         columns: &BatchTensors,
     ) -> Result<(Tensor, Tensor, Option<BackwardSplit>), TchError> {
-        let BatchTensors { now, next, choices, rewards, discounts } = columns;
+        let BatchTensors { now, next, choices, rewards, discounts, masks } = columns;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), next)?;
             let chosen = match self.settings.double {
                 true => self.network.forward(self.network.online.tensors(), next)?,
                 false => following.shallow_clone(),
+            };
+            let chosen = match masks {
+                Some(masks) => chosen.f_masked_fill(&masks.f_eq(0)?, f64::NEG_INFINITY)?,
+                None => chosen,
             };
             let values = following.f_gather(1, &chosen.f_argmax(1, true)?, false)?.f_view([-1])?;
             rewards.f_add(&discounts.f_mul(&values)?)

@@ -405,10 +405,15 @@ fn targets_follow_the_chooser() {
     matrices[1].copy_rows(&[9.0, 0.0, 0.0, 0.0]);
     let [target, chooser] = &matrices;
     let mut to = [0.0; 2];
-    rankdeck_kernel::loss::q_targets(target, target, &[10.0, 20.0], &[0.5, 0.0], &mut to);
+    rankdeck_kernel::loss::q_targets(target, target, &[], (&[10.0, 20.0], &[0.5, 0.0]), &mut to);
     assert_eq!(to, [11.0, 20.0]);
-    rankdeck_kernel::loss::q_targets(target, chooser, &[10.0, 20.0], &[0.5, 1.0], &mut to);
+    rankdeck_kernel::loss::q_targets(target, chooser, &[], (&[10.0, 20.0], &[0.5, 1.0]), &mut to);
     assert_eq!(to, [10.5, 23.0]);
+    let next: (&[f32], &[f32]) = (&[10.0, 20.0], &[0.5, 1.0]);
+    rankdeck_kernel::loss::q_targets(target, target, &[1, 0, 0, 1], next, &mut to);
+    assert_eq!(to, [10.5, 24.0], "only what is allowed");
+    rankdeck_kernel::loss::q_targets(target, chooser, &[0, 1, 1, 1], next, &mut to);
+    assert_eq!(to, [11.0, 23.0]);
 }
 
 /// OPTIMISE-2: against libtorch's own optimizers on a problem whose gradients change, with a rate that

@@ -18,6 +18,7 @@ pub mod captured_update;
 pub(crate) mod cpu_kernels;
 pub(crate) mod device_metrics;
 pub mod dqn;
+mod epsilon_greedy;
 #[cfg(test)]
 mod kernel_tests;
 pub mod off_policy;
@@ -25,6 +26,8 @@ pub(crate) mod on_policy;
 pub(crate) mod ppg;
 pub(crate) mod ppo;
 pub(crate) mod ppo_loss;
+pub(crate) mod pqn;
+pub(crate) mod radam;
 pub mod sac;
 pub mod stop_points;
 pub mod td3;
@@ -32,7 +35,7 @@ pub mod twin_critics;
 pub mod twin_kernels;
 
 use crate::collect::rollout::ActionBuffer;
-use crate::collect::{Interval, RankCounters};
+use crate::collect::{Interval, RankCounters, normalize};
 use crate::distributed::ProcessGroup;
 use crate::env::{self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, VectorEnv, Watcher};
 use crate::error::TrainerError;
@@ -41,6 +44,7 @@ use crate::replay::ReplayMark;
 use crate::startup::setup::{self, Sizes};
 use crate::support::page::StatusPage;
 use crate::support::state::{AlgorithmState, RestoredState};
+use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
@@ -217,7 +221,7 @@ pub trait Algorithm {
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
-/// A policy that gives its best actions.
+/// A policy that acts in evaluations: by its best actions, or as training does (`eval.greedy`).
 pub trait Greedy {
     /// Writes the actions for the observations of all environments, as environments take them, among those that
     /// `masks` allow ([`VectorEnv::masks`]); algorithms without masks are refused before.
@@ -227,7 +231,19 @@ pub trait Greedy {
         masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
-    /// Its estimate for environment `env` in the latest [`Greedy::act`].
+    /// Writes actions as training takes them, drawn from the streams of the environments: from the policy's
+    /// distribution, with exploration noise, or at random with the last epsilon. A policy that draws nothing acts
+    /// as ever.
+    fn sample(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        _randoms: &mut [Generator],
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        self.act(observations, masks, actions)
+    }
+    /// Its estimate for environment `env` in the latest [`Greedy::act`] or [`Greedy::sample`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None
     }
@@ -317,6 +333,7 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
         Learn::Dqn(settings) => Ok(Box::new(dqn::DqnAlgorithm::new(settings, build)?)),
         Learn::Sac(settings) => Ok(Box::new(sac::build(settings, build)?)),
         Learn::Td3(settings) => Ok(Box::new(td3::build(settings, build)?)),
+        Learn::Pqn(settings) => Ok(Box::new(pqn::PqnAlgorithm::new(settings, build)?)),
     }
 }
 
@@ -324,6 +341,7 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
 /// needs no environment is refused with the [sizes](Sizes::resolve).
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
+    normalize::check(&experiment.collect, spec)?;
     match learn {
         Learn::Ppo(_) | Learn::A2c(_) => {
             cpu_kernels::check(experiment, spec)?;
@@ -333,6 +351,7 @@ pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), 
         Learn::Dqn(dqn) => dqn::check(dqn, experiment, spec, sizes),
         Learn::Sac(sac) => sac::check(sac, experiment, spec, sizes),
         Learn::Td3(td3) => td3::check(td3, experiment, spec, sizes),
+        Learn::Pqn(_) => pqn::check(experiment, spec),
     }
 }
 
@@ -402,6 +421,7 @@ mod tests {
             ("[learn]\nalgorithm = 'dqn'", Some("learn.algorithm")),
             ("[learn]\nalgorithm = 'sac'", Some("learn.algorithm")),
             ("[learn]\nalgorithm = 'td3'", Some("learn.algorithm")),
+            ("[learn]\nalgorithm = 'pqn'", Some("learn.algorithm")),
             ("[policy]\nkernel = 'native'\n[learn]\nalgorithm = 'a2c'", Some("policy.kernel")),
             ("[learn]\nalgorithm = 'ppo'", None),
             ("[learn]\nalgorithm = 'a2c'", None),

@@ -9,22 +9,28 @@
 //!   iteration (tag `replay_ready`) decides it.
 //! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: it
 //!   needs no saving.
+//! - OFFPOLICY-3: with `collect.normalise_observations`, replay holds observations as they are. They are normalized
+//!   where a network gets them, by moments that are merged over all ranks after each collection (NORM-1): one
+//!   collective per iteration, tag `normalise`. The moments count what was acted on, once.
 //! - `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{Algorithm, BuildContext, Greedy, IterationStats, ScalarStat, StepContext};
+use crate::collect::normalize::{self, ObservationNorm};
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::env::{Observations, Spec, StepOutcome, VectorEnv};
 use crate::error::TrainerError;
-use crate::replay::{self, Replay, ReplayBatch, ReplayMark, ReplayShape};
+use crate::replay::{self, Replay, ReplayBatch, ReplayMark, ReplayShape, Shown};
 use crate::startup::setup::Sizes;
 use crate::support::state::{AlgorithmState, NamedWords, RestoredState};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
+use rankdeck_proto::show::PolicyEstimate;
 use std::path::Path;
 use std::time::Instant;
+use tch::Device;
 
 /// Sizes of replay and of updates; all over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,6 +84,8 @@ pub(crate) fn shares(
 struct OffPolicy {
     env: Box<dyn VectorEnv>,
     outcome: StepOutcome,
+    norm: ObservationNorm,
+    device: Device,
     replay: Replay,
     /// The batch of the current update.
     batch: ReplayBatch,
@@ -97,17 +105,23 @@ struct OffPolicy {
     interval: Interval,
 }
 
-/// What one algorithm does with its environments and its batches.
-pub(crate) trait Learner: Greedy {
-    /// Writes the actions, as the environments take them, for the observations of all environments;
-    /// `env_step` counts over all ranks.
+/// What one algorithm does with its environments and its batches. Observations are normalized already.
+pub(crate) trait Learner {
+    /// Writes the actions, as the environments take them, for what all environments show; `env_step` counts over
+    /// all ranks.
     fn explore(
         &mut self,
-        observations: Observations<'_>,
+        now: Shown<'_>,
         env_step: u64,
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
+    /// Writes the best actions.
+    fn exploit(&mut self, now: Shown<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError>;
+    /// Its estimate for environment `env` in the latest [`Learner::exploit`] or [`Learner::explore`].
+    fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
+        None
+    }
     /// One update from this rank's share of a batch; `random` is the update's stream, after the draws of the
     /// batch. Nothing is read back from the device.
     fn update(
@@ -161,6 +175,7 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
         ctx.phase(Phase::Rollout);
         self.off.collect(&mut self.learner, ctx)?;
         ctx.phase(Phase::Learn);
+        self.off.merge_moments(ctx.group)?;
         let planned = self.off.settings.updates_per_iteration.into();
         let mut stats =
             IterationStats { learning_rate: self.learner.rate(), planned, ..IterationStats::default() };
@@ -211,7 +226,7 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
     }
 
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        Ok(&mut self.learner)
+        Ok(self)
     }
 
     /// Networks, moments, step counts, environments.
@@ -228,17 +243,50 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
     }
 }
 
+impl<L: Learner> Greedy for OffPolicyAlgorithm<L> {
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let observations = self.off.norm.view(observations);
+        self.learner.exploit(Shown { observations, masks }, actions)
+    }
+
+    /// As at the end of the schedules of exploration.
+    fn sample(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        randoms: &mut [Generator],
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let observations = self.off.norm.view(observations);
+        self.learner.explore(Shown { observations, masks }, u64::MAX, randoms, actions)
+    }
+
+    fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
+        self.learner.estimate(env)
+    }
+}
+
 impl OffPolicy {
     /// Environments reset, replay empty.
     fn new(settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
-        let BuildContext { experiment, sizes, spec, seeds, .. } = build;
+        let BuildContext { experiment, sizes, spec, seeds, device, .. } = build;
         let (shape, rows) = shares(&settings, spec, sizes)?;
         let envs = sizes.local_envs as usize;
         let env = super::environments(build)?;
-        let mut replay = Replay::new(shape);
-        replay.start(env.observations());
+        let mut replay = Replay::new(match env.masks() {
+            Some(_) => shape.with_masks(spec.actions.width()),
+            None => shape,
+        });
+        replay.start(shown(&*env));
         Ok(OffPolicy {
             outcome: StepOutcome::new(spec, envs),
+            norm: ObservationNorm::new(&experiment.collect, spec),
+            device: *device,
             actions: ActionBuffer::new(&spec.actions, envs),
             env,
             replay,
@@ -282,12 +330,15 @@ impl OffPolicy {
         for step in 0..u64::from(self.num_steps) {
             let env_step = ctx.env_step + step * all_envs;
             let number = ctx.iteration * u64::from(self.num_steps) + step;
-            explorer.explore(self.env.observations(), env_step, &mut randoms, &mut self.actions)?;
+            self.norm.note(self.env.observations());
+            let now =
+                Shown { observations: self.norm.view(self.env.observations()), masks: self.env.masks() };
+            explorer.explore(now, env_step, &mut randoms, &mut self.actions)?;
             self.env.step(self.actions.view(), &mut self.outcome)?;
             if self.reward_scale != 1.0 {
                 self.outcome.rewards.iter_mut().for_each(|reward| *reward *= self.reward_scale);
             }
-            self.replay.add(self.actions.view(), &self.outcome, self.env.observations());
+            self.replay.add(self.actions.view(), &self.outcome, shown(&*self.env));
             let accepted = self.outcome.valid.iter().filter(|valid| **valid).count() as u64;
             self.counters.env_step += accepted;
             self.counters.samples += accepted;
@@ -299,6 +350,12 @@ impl OffPolicy {
         }
         self.counters.duration_ns += started.elapsed().as_nanos() as u64;
         Ok(())
+    }
+
+    /// Merges what all ranks have observed (OFFPOLICY-3); no collective where nothing is normalized.
+    fn merge_moments(&mut self, group: &ProcessGroup) -> Result<(), TrainerError> {
+        let mut moments: Vec<_> = self.norm.moments().into_iter().collect();
+        Ok(normalize::merge(&mut moments, group, self.device)?)
     }
 
     /// Whether to learn in this iteration (OFFPOLICY-1). After a restart with an empty replay, it is filled
@@ -318,11 +375,17 @@ impl OffPolicy {
     fn sample(&mut self, update: u64, rank: u32) -> Generator {
         let mut random = self.seeds.generator(Purpose::Replay, rank, update);
         self.replay.sample(self.rows, &mut random, &mut self.batch);
+        let pair = &mut self.batch.numbers;
+        self.norm.apply(&mut pair.now);
+        self.norm.apply(&mut pair.next);
         random
     }
 
-    /// Adds the environments and the decision to learn.
+    /// Adds the environments, the moments of observations and the decision to learn.
     fn state(&self, state: &mut AlgorithmState) {
+        if let Some(values) = self.norm.words() {
+            state.words.push(NamedWords { name: "moments.observations".into(), values });
+        }
         state.words.push(NamedWords { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
         let saved = self.env.save().map(Option::unwrap_or_default);
         state.add_envs(saved, self.env.words_per_env().unwrap_or(0));
@@ -331,6 +394,7 @@ impl OffPolicy {
     /// Restores [`OffPolicy::state`]. Replay begins empty.
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         self.counters = restored.counters;
+        self.norm.restore(restored.words("moments.observations"));
         if let Some(envs) = &restored.envs {
             self.env.restore(envs)?;
         }
@@ -340,7 +404,7 @@ impl OffPolicy {
 
     fn empty(&mut self) {
         self.replay = Replay::new(self.replay.shape().clone());
-        self.replay.start(self.env.observations());
+        self.replay.start(shown(&*self.env));
         (self.ready, self.refills, self.empty_at) = (false, true, self.counters.env_step);
     }
 
@@ -361,10 +425,15 @@ impl OffPolicy {
         let path = replay::shard_path(folder, mark);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        loaded.start(self.env.observations());
+        loaded.start(shown(&*self.env));
         (self.replay, self.refills, self.empty_at) = (loaded, false, 0);
         Ok(())
     }
+}
+
+/// What environments show now.
+fn shown(env: &dyn VectorEnv) -> Shown<'_> {
+    Shown { observations: env.observations(), masks: env.masks() }
 }
 
 /// Whether learning begins now (OFFPOLICY-1).

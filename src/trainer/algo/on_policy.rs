@@ -517,6 +517,18 @@ impl Greedy for OnPolicyLearner {
         self.collector.greedy(&mut self.actor, (observations, masks), actions, &mut self.estimates)
     }
 
+    fn sample(
+        &mut self,
+        observations: Observations<'_>,
+        masks: Option<&[u8]>,
+        randoms: &mut [Generator],
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        self.act(observations, masks, actions)?;
+        self.estimates.sample(&self.actor, masks, randoms, actions);
+        Ok(())
+    }
+
     fn estimate(&self, env: usize) -> Option<PolicyEstimate> {
         self.estimates.of(env)
     }

@@ -10,7 +10,7 @@
 //! phases. The optimizer leaves a head without a gradient alone (ADAM-2).
 //!
 //! With `checkpoint.replay` the rollouts of the phase are the rank's shard of a checkpoint
-//! ([`crate::replay`]): the magic, the length of a JSON head, the head, observations, returns and weights
+//! ([`crate::replay`]): the magic, the length of a JSON head, the head, observations, returns, weights and masks
 //! of each rollout in turn, and a checksum of everything before it. Nothing in a file is trusted: it must
 //! be of exactly this checkpoint and have the sizes that this run expects.
 //!
@@ -107,7 +107,7 @@ impl PpgObjective {
             self.batches.start_epoch(&advantages, &on.rollout().weights, random, ctx.group)?;
             for k in 0..self.batches.count() {
                 let batch = self.batches.get(k)?;
-                let output = on.policy.forward(&batch.observations, pass)?;
+                let output = on.policy.forward_masked(&batch.observations, batch.masks.as_ref(), pass)?;
                 let minibatch = self.loss.losses(&output, &batch)?;
                 if on.update((&minibatch.total, false), ctx, stats)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -125,9 +125,9 @@ impl PpgObjective {
         let most = self.phase() as usize;
         let stored = match &mut self.stored {
             Some(stored) => stored,
-            made => made.insert(AuxRollouts::new(&observations, most)?),
+            made => made.insert(AuxRollouts::new(&observations, choices(rollout), most)?),
         };
-        stored.add(&observations, &on.returns, &rollout.weights)
+        stored.add(&observations, (&on.returns, &rollout.weights), &rollout.masks)
     }
 
     /// Learns from all stored rollouts; returns the last auxiliary loss and divergence.
@@ -138,12 +138,13 @@ impl PpgObjective {
         stats: &mut IterationStats,
         random: &mut Generator,
     ) -> Result<ControlFlow<(), [f64; 2]>, TrainerError> {
-        let Some(AuxRollouts { observations, returns, weights, rollouts }) = &self.stored else {
+        let Some(AuxRollouts { observations, returns, weights, masks, rollouts }) = &self.stored else {
             return Err(TrainerError::failure("auxiliary phase started before the first rollout", ""));
         };
         let filled = (rollouts * self.envs * self.steps) as i64;
         let (observations, returns) = (observations.f_narrow(0, 0, filled)?, returns.f_narrow(0, 0, filled)?);
         let weights = weights.f_narrow(0, 0, filled)?;
+        let masks = masks.as_ref().map(|masks| masks.f_narrow(0, 0, filled)).transpose()?;
         let pass = ForwardOptions { detached: !self.settings.critic_trains_shared, aux: true };
         // A unit is one environment's part of one rollout.
         let mut units: Vec<usize> = (0..rollouts * self.envs).collect();
@@ -151,8 +152,16 @@ impl PpgObjective {
         // The phase must not move the policy away from what it is now. Computed in pieces of a minibatch,
         // because the activations of all images at once would not fit.
         let mut old = Vec::new();
-        for rows in observations.f_split((each * self.steps) as i64, 0)? {
-            let output = || on.policy.forward(&self.rows.from(&rows)?, ForwardOptions::PLAIN);
+        let piece = (each * self.steps) as i64;
+        let mut allowed = match &masks {
+            Some(masks) => masks.f_split(piece, 0)?,
+            None => Vec::new(),
+        }
+        .into_iter();
+        for rows in observations.f_split(piece, 0)? {
+            let masks = allowed.next();
+            let output =
+                || on.policy.forward_masked(&self.rows.from(&rows)?, masks.as_ref(), ForwardOptions::PLAIN);
             old.push(tch::no_grad(|| output()?.distribution.saved())?);
         }
         let old = Tensor::f_cat(&old, 0)?;
@@ -164,7 +173,8 @@ impl PpgObjective {
                 let rows = self.rows(units, on.device)?;
                 inject::here(inject::Hook::Gather);
                 let seen = self.rows.from(&observations.f_index_select(0, &rows)?)?;
-                let output = on.policy.forward(&seen, pass)?;
+                let allowed = masks.as_ref().map(|masks| masks.f_index_select(0, &rows)).transpose()?;
+                let output = on.policy.forward_masked(&seen, allowed.as_ref(), pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
                 let mean = |values: &Tensor| values.f_mul(&weights)?.f_mean(None::<Kind>);
                 let Some(own) = &output.aux else {
@@ -223,7 +233,7 @@ impl Objective for PpgObjective {
         let count = self.stored.as_ref().map_or(0, |stored| stored.rollouts);
         let count = count.min((mark.train_iter % self.phase()) as usize);
         replace_shard(folder, mark, keep, |path| {
-            save_rollouts(self.stored.as_ref(), (&like, count), mark, path, moved)
+            save_rollouts(self.stored.as_ref(), (&like, choices(on.rollout()), count), mark, path, moved)
         })
     }
 
@@ -231,7 +241,8 @@ impl Objective for PpgObjective {
         let path = shard_path(folder, mark);
         let count = (mark.train_iter % self.phase()) as usize;
         let like = aux_observations(on.rollout(), None, (on.device, self.rows)).map_err(|e| e.to_string())?;
-        let loaded = load_rollouts(&like, (count, self.phase() as usize), mark, &path)
+        let sizes = (count, self.phase() as usize);
+        let loaded = load_rollouts((&like, choices(on.rollout())), sizes, mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         self.stored = Some(loaded);
         Ok(())
@@ -289,12 +300,13 @@ impl Objective for PpgObjective {
 const MAGIC: &[u8; 8] = b"rdrollou";
 
 /// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as
-/// [`Rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
+/// [`Rows`] lays them out, masks `[rows, choices]`, the rest `[rows]`. The first rollout allocates the memory of the whole
 /// phase.
 struct AuxRollouts {
     observations: Tensor,
     returns: Tensor,
     weights: Tensor,
+    masks: Option<Tensor>,
     rollouts: usize,
 }
 
@@ -307,6 +319,14 @@ struct AuxHeader {
     shape: Vec<i64>,
     /// Bytes of one of their elements.
     element: usize,
+    /// Bytes of a row's mask; 0 without masks.
+    #[serde(default)]
+    choices: usize,
+}
+
+/// Bytes of the mask of one row of a rollout; 0 without masks.
+fn choices(rollout: &Rollout) -> usize {
+    rollout.masks.len() / rollout.len().max(1)
 }
 
 /// A rollout's observations, in the layout in which they are kept.
@@ -325,29 +345,40 @@ fn aux_observations(
 }
 
 impl AuxRollouts {
-    /// Room for `most` rollouts with observations like these.
-    fn new(like: &Tensor, most: usize) -> Result<AuxRollouts, TchError> {
+    /// Room for `most` rollouts with observations like these, and masks of so many choices.
+    fn new(like: &Tensor, choices: usize, most: usize) -> Result<AuxRollouts, TchError> {
         let mut whole = like.size();
         let all = most as i64 * whole.first().copied().unwrap_or(0);
         if let Some(rows) = whole.first_mut() {
             *rows = all;
         }
         let column = || Tensor::f_zeros([all], (Kind::Float, like.device()));
+        let masks = || Tensor::f_zeros([all, choices as i64], (Kind::Uint8, like.device()));
         Ok(AuxRollouts {
             observations: Tensor::f_empty(&whole, (like.kind(), like.device()))?,
             returns: column()?,
             weights: column()?,
+            masks: (choices > 0).then(masks).transpose()?,
             rollouts: 0,
         })
     }
 
     /// Adds a rollout of as many rows as the others.
-    fn add(&mut self, observations: &Tensor, returns: &[f32], weights: &[f32]) -> Result<(), TchError> {
+    fn add(
+        &mut self,
+        observations: &Tensor,
+        (returns, weights): (&[f32], &[f32]),
+        masks: &[u8],
+    ) -> Result<(), TchError> {
         let device = self.returns.device();
         let (start, len) = ((self.rollouts * returns.len()) as i64, returns.len() as i64);
         self.observations.f_narrow(0, start, len)?.f_copy_(observations)?;
         self.returns.f_narrow(0, start, len)?.f_copy_(&upload_slice(returns, device)?)?;
         self.weights.f_narrow(0, start, len)?.f_copy_(&upload_slice(weights, device)?)?;
+        if let Some(kept) = &self.masks {
+            let masks = upload(Tensor::f_from_slice(masks)?.f_view([len, -1])?, device)?;
+            kept.f_narrow(0, start, len)?.f_copy_(&masks)?;
+        }
         self.rollouts += 1;
         Ok(())
     }
@@ -368,7 +399,7 @@ fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
 /// Writes the first `count` rollouts; `like` has the shape and type of one rollout's observations.
 fn save_rollouts(
     stored: Option<&AuxRollouts>,
-    (like, count): (&Tensor, usize),
+    (like, choices, count): (&Tensor, usize, usize),
     mark: &ReplayMark,
     path: &Path,
     moved: &mut dyn FnMut(u64, u64),
@@ -378,6 +409,7 @@ fn save_rollouts(
         rollouts: count,
         shape: like.size(),
         element: like.kind().elt_size_in_bytes(),
+        choices,
     };
     let head = serde_json::to_vec(&head).map_err(wrong)?;
     let rows = like.size().first().copied().unwrap_or(0);
@@ -386,7 +418,8 @@ fn save_rollouts(
         out.bytes(&(head.len() as u64).to_le_bytes())?;
         out.bytes(&head)?;
         for (stored, rollout) in stored.into_iter().flat_map(|stored| (0..count).map(move |i| (stored, i))) {
-            for part in [&stored.observations, &stored.returns, &stored.weights] {
+            let parts = [&stored.observations, &stored.returns, &stored.weights];
+            for part in parts.into_iter().chain(&stored.masks) {
                 let part = part.f_narrow(0, rollout as i64 * rows, rows).map_err(wrong)?;
                 out.bytes(&bytes_of(&part).map_err(wrong)?)?;
             }
@@ -399,7 +432,7 @@ fn save_rollouts(
 /// Reads what [`save_rollouts`] wrote for exactly this mark, `count` rollouts like this one; `most` is
 /// their room.
 fn load_rollouts(
-    like: &Tensor,
+    (like, choices): (&Tensor, usize),
     (count, most): (usize, usize),
     mark: &ReplayMark,
     path: &Path,
@@ -410,11 +443,11 @@ fn load_rollouts(
         return Err(wrong(format!("it belongs to {}, not to {mark}", head.mark)));
     }
     let element = like.kind().elt_size_in_bytes();
-    if (head.rollouts, &head.shape, head.element) != (count, &like.size(), element) {
+    if (head.rollouts, &head.shape, head.element, head.choices) != (count, &like.size(), element, choices) {
         return Err(wrong("its sizes differ from this run's"));
     }
     let rows = like.size().first().copied().unwrap_or(0) as usize;
-    let mut stored = AuxRollouts::new(like, most).map_err(wrong)?;
+    let mut stored = AuxRollouts::new(like, choices, most).map_err(wrong)?;
     let column = |from: &mut ShardReader<BufReader<File>>| -> Result<Vec<f32>, ShardError> {
         // As it was written, in one piece: the checksum goes over words.
         let mut bytes = vec![0; 4 * rows];
@@ -423,11 +456,13 @@ fn load_rollouts(
         Ok(bytes.chunks_exact(4).map(number).collect())
     };
     let mut bytes = vec![0; like.numel() * element];
+    let mut masks = vec![0; rows * choices];
     for _ in 0..count {
         from.bytes(&mut bytes)?;
         let seen = Tensor::f_from_data_size(&bytes, &like.size(), like.kind()).map_err(wrong)?;
         let (returns, weights) = (column(&mut from)?, column(&mut from)?);
-        stored.add(&seen, &returns, &weights).map_err(wrong)?;
+        from.bytes(&mut masks)?;
+        stored.add(&seen, (&returns, &weights), &masks).map_err(wrong)?;
     }
     let sum = from.sum();
     let mut found = [0; 8];

@@ -15,7 +15,7 @@ use super::captured_update::{CapturableUpdate, CapturedUpdate, GraphCapture, Gra
 use super::device_metrics::{self, DeviceMetrics};
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
 use super::twin_kernels::{KernelStage, TwinKernels};
-use super::{BuildContext, Greedy, ScalarStat, bucket_bytes};
+use super::{BuildContext, ScalarStat, bucket_bytes};
 use crate::collect::rollout::ActionBuffer;
 use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::{HostValues, PackedUpload, upload};
@@ -24,7 +24,7 @@ use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
 use crate::policy::continuous::ContinuousLayout;
 use crate::policy::parameters::Parameters;
-use crate::replay::ReplayBatch;
+use crate::replay::{ReplayBatch, Shown};
 use crate::startup::setup::Sizes;
 use crate::support::state::{AlgorithmState, Array, NamedWords, RestoredState};
 use rankdeck_kernel::numpy_random::Generator;
@@ -417,7 +417,7 @@ fn wrong_actions(name: &str) -> TrainerError {
 impl<R: TwinCriticRule> Learner for TwinCriticLearner<R> {
     fn explore(
         &mut self,
-        observations: Observations<'_>,
+        Shown { observations, .. }: Shown<'_>,
         env_step: u64,
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
@@ -454,6 +454,22 @@ impl<R: TwinCriticRule> Learner for TwinCriticLearner<R> {
         })?;
         let len = values.len();
         Ok(actions.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
+    }
+
+    fn exploit(
+        &mut self,
+        Shown { observations, .. }: Shown<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions(R::NAME)) };
+        if let Some(kernels) = &mut self.kernels {
+            kernels.now.copy_rows(observations.f32().unwrap_or_default());
+            return self.rule.kernel_actions(kernels, None, values);
+        }
+        let len = values.len();
+        let input = self.input(observations, len / (*width).max(1))?;
+        let best = tch::no_grad(|| self.rule.greedy(&input))?;
+        Ok(best.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
     }
 
     fn update(
@@ -533,25 +549,6 @@ impl<R: TwinCriticRule> Learner for TwinCriticLearner<R> {
         }
         self.updates = restored.words(&Self::updates_name()).first().copied().unwrap_or(0);
         self.loaded()
-    }
-}
-
-impl<R: TwinCriticRule> Greedy for TwinCriticLearner<R> {
-    fn act(
-        &mut self,
-        observations: Observations<'_>,
-        _masks: Option<&[u8]>,
-        actions: &mut ActionBuffer,
-    ) -> Result<(), TrainerError> {
-        let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions(R::NAME)) };
-        if let Some(kernels) = &mut self.kernels {
-            kernels.now.copy_rows(observations.f32().unwrap_or_default());
-            return self.rule.kernel_actions(kernels, None, values);
-        }
-        let len = values.len();
-        let input = self.input(observations, len / (*width).max(1))?;
-        let best = tch::no_grad(|| self.rule.greedy(&input))?;
-        Ok(best.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
     }
 }
 

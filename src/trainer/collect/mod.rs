@@ -81,6 +81,36 @@ impl PolicyEstimates {
         };
         Some(PolicyEstimate { kind: self.kind, scores, parts, value: self.values.get(env).copied() })
     }
+
+    /// Draws the actions of all environments by these estimates as training does, each from its own stream, as
+    /// an environment takes them.
+    pub(crate) fn sample(
+        &self,
+        actor: &Actor,
+        masks: Option<&[u8]>,
+        randoms: &mut [Generator],
+        to: &mut ActionBuffer,
+    ) {
+        let (mut drawn, mut probabilities) = (to.clone(), Vec::new());
+        let rows = self.scores.chunks_exact(self.each.max(1)).zip(randoms).enumerate();
+        for (i, (scores, random)) in rows {
+            let mask = mask_of(masks, self.each, i);
+            match &mut drawn {
+                ActionBuffer::Discrete(actions) => {
+                    actions[i] = sample_categorical(scores, mask, &mut probabilities, random).0;
+                }
+                ActionBuffer::MultiDiscrete { width, values } => {
+                    let own = &mut values[i * *width..(i + 1) * *width];
+                    sample_parts(scores, (&self.sizes, mask), &mut probabilities, random, own);
+                }
+                ActionBuffer::Continuous { width, values } => {
+                    let own = &mut values[i * *width..(i + 1) * *width];
+                    sample_gaussian(scores, &actor.log_std, random, own);
+                }
+            }
+        }
+        clip(&drawn, &actor.space, to);
+    }
 }
 
 /// Logits become probabilities.

@@ -13,6 +13,9 @@
 //!   seen before learning.
 
 use crate::distributed::{DistError, ProcessGroup};
+use crate::env::{ObservationType, Observations, Spec};
+use crate::error::TrainerError;
+use rankdeck_types::experiment::Collect;
 use tch::{Device, Kind, Tensor};
 
 /// Gymnasium's start: a mean of 0 and a variance of 1 that weigh next to nothing.
@@ -101,9 +104,14 @@ impl RunningMoments {
     /// Writes `(x - mean) / deviation`, bounded to `-clip..=clip`.
     pub(crate) fn normalize(&self, values: &[f32], clip: f64, to: &mut [f32]) {
         for (i, (to, value)) in to.iter_mut().zip(values).enumerate() {
-            let value = (f64::from(*value) - self.all.mean[i]) / (self.all.variance(i) + EPSILON).sqrt();
-            *to = value.clamp(-clip, clip) as f32;
+            *to = self.normalized(i, *value, clip);
         }
+    }
+
+    /// Number `i` of a vector, normalized.
+    fn normalized(&self, i: usize, value: f32, clip: f64) -> f32 {
+        let value = (f64::from(value) - self.all.mean[i]) / (self.all.variance(i) + EPSILON).sqrt();
+        value.clamp(-clip, clip) as f32
     }
 
     /// What rewards are multiplied by: 1 / deviation of number 0.
@@ -121,6 +129,90 @@ impl RunningMoments {
         let numbers: Vec<f64> = words.iter().map(|bits| f64::from_bits(*bits)).collect();
         if numbers.len() == 1 + 2 * self.all.mean.len() {
             self.all = Moments::from_numbers(&numbers);
+        }
+    }
+}
+
+/// Refuses to normalize observations that are bytes.
+pub(crate) fn check(collect: &Collect, spec: &Spec) -> Result<(), TrainerError> {
+    match spec.observation_type {
+        ObservationType::U8 if collect.normalise_observations => Err(TrainerError::usage(
+            "collect.normalise_observations needs observations of numbers; this environment returns images of bytes",
+            "remove collect.normalise_observations, or set policy.network = \"mlp\"",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Normalizes observations by their running moments over all ranks, where `collect.normalise_observations` is set.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ObservationNorm {
+    moments: Option<RunningMoments>,
+    clip: f64,
+    width: usize,
+    seen: Vec<f32>,
+}
+
+impl ObservationNorm {
+    /// For observations of this kind.
+    pub(crate) fn new(collect: &Collect, spec: &Spec) -> ObservationNorm {
+        let width = spec.observation_len();
+        ObservationNorm {
+            moments: collect.normalise_observations.then(|| RunningMoments::new(width)),
+            clip: collect.clip_observations,
+            width: width.max(1),
+            seen: Vec::new(),
+        }
+    }
+
+    /// Adds what the policy acts on to this rank's moments; they count from the next [`merge`] on.
+    pub(crate) fn note(&mut self, observations: Observations<'_>) {
+        if let (Some(moments), Observations::F32(values)) = (&mut self.moments, observations) {
+            for row in values.chunks_exact(self.width) {
+                moments.note(row.iter().map(|x| f64::from(*x)));
+            }
+        }
+    }
+
+    /// Normalizes whole observations in place.
+    pub(crate) fn apply(&self, values: &mut [f32]) {
+        let Some(moments) = &self.moments else { return };
+        for row in values.chunks_exact_mut(self.width) {
+            for (i, value) in row.iter_mut().enumerate() {
+                *value = moments.normalized(i, *value, self.clip);
+            }
+        }
+    }
+
+    /// Observations as the networks get them.
+    pub(crate) fn view<'a>(&'a mut self, observations: Observations<'a>) -> Observations<'a> {
+        match observations {
+            Observations::F32(values) if self.moments.is_some() => {
+                let mut seen = std::mem::take(&mut self.seen);
+                seen.clear();
+                seen.extend_from_slice(values);
+                self.apply(&mut seen);
+                self.seen = seen;
+                Observations::F32(&self.seen)
+            }
+            other => other,
+        }
+    }
+
+    /// The moments, to be merged over all ranks.
+    pub(crate) fn moments(&mut self) -> Option<&mut RunningMoments> {
+        self.moments.as_mut()
+    }
+
+    /// The merged moments, as words; `None` where none are kept.
+    pub(crate) fn words(&self) -> Option<Vec<u64>> {
+        self.moments.as_ref().map(RunningMoments::words)
+    }
+
+    /// Restores [`ObservationNorm::words`].
+    pub(crate) fn restore(&mut self, words: &[u64]) {
+        if let Some(moments) = &mut self.moments {
+            moments.restore(words);
         }
     }
 }
@@ -210,6 +302,36 @@ mod tests {
         let mut copy = RunningMoments::new(2);
         copy.restore(&running.words());
         assert_eq!(copy.all, running.all);
+    }
+
+    #[test]
+    fn observations_are_normalized_by_merged_moments_only() {
+        let collect = Collect { normalise_observations: true, clip_observations: 2.0, ..Collect::default() };
+        let spec = Spec::discrete(2, 2);
+        let mut norm = ObservationNorm::new(&collect, &spec);
+        let rows: Vec<f32> = values(200).iter().flatten().map(|x| *x as f32).collect();
+        norm.note(Observations::F32(&rows));
+        let first = norm.view(Observations::F32(&[1.0, -1.0, 9.0, 0.5])).f32().unwrap().to_vec();
+        assert!((first[0] - 1.0).abs() < 1e-6 && first[2] == 2.0, "not merged yet: {first:?}");
+        let moments = norm.moments().unwrap();
+        let own = std::mem::replace(&mut moments.own, Moments::none(2));
+        moments.all.merge(&own);
+        let (mean, variance) = mean_and_variance(&norm.words().unwrap()).unwrap();
+        let mut applied = [1e3, 5.0];
+        norm.apply(&mut applied);
+        for (i, (got, raw)) in applied.iter().zip([1e3, 5.0]).enumerate() {
+            let expected = ((raw - mean[i]) / (variance[i] + EPSILON).sqrt()).clamp(-2.0, 2.0);
+            assert!((f64::from(*got) - expected).abs() < 1e-6, "{got} {expected}");
+        }
+        let mut off = ObservationNorm::new(&Collect::default(), &spec);
+        off.note(Observations::F32(&rows));
+        assert_eq!(off.view(Observations::F32(&[7.0, 8.0])), Observations::F32(&[7.0, 8.0]));
+        assert_eq!(off.words(), None);
+        let bytes = Spec { observation_type: ObservationType::U8, ..spec };
+        assert!(
+            check(&collect, &bytes).is_err_and(|error| error.usage)
+                && check(&collect, &Spec::discrete(2, 2)).is_ok()
+        );
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
     let mut experiment: Experiment = serde_json::from_value(checkpoint.header.about.experiment.clone())
         .map_err(|error| unusable(format!("has an experiment that this build cannot read: {error}")))?;
     experiment.eval.episodes = flags.episodes.unwrap_or(experiment.eval.episodes);
+    experiment.eval.greedy = flags.greedy || experiment.eval.greedy && !flags.sample;
     if let Some(env) = &mut experiment.env {
         trust(env, flags)?;
     }
@@ -56,7 +57,15 @@ pub(crate) fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
     };
     let interval = interval(&evaluation);
     let Evaluation {
-        return_mean, return_std, return_min, return_max, length_mean, episodes, duration_s, ..
+        return_mean,
+        return_std,
+        return_min,
+        return_max,
+        length_mean,
+        episodes,
+        duration_s,
+        sampled,
+        ..
     } = evaluation;
     if flags.json {
         print_line(
@@ -68,6 +77,7 @@ pub(crate) fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
                 "train_iter": train_iter,
                 "env_step": env_step,
                 "episodes": episodes,
+                "greedy": !sampled,
                 "return_mean": return_mean,
                 "return_std": return_std,
                 "return_interval": interval,
@@ -80,7 +90,8 @@ pub(crate) fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
         );
         return Ok(());
     }
-    print_line(&format!("return {return_mean:.3} +- {return_std:.3} over {episodes} episodes"));
+    let how = if sampled { ", actions sampled" } else { "" };
+    print_line(&format!("return {return_mean:.3} +- {return_std:.3} over {episodes} episodes{how}"));
     if let Some([low, high]) = interval {
         print_line(&format!("95% confidence interval of the mean: {low:.3} to {high:.3}"));
     }
@@ -147,7 +158,7 @@ fn play(
         PlaySetup::new(experiment, path, checkpoint, evaluate::num_envs(eval), EnvPurpose::Evaluate)?;
     let mut heartbeat = EvalHeartbeat::new(&played.group, eval.episodes);
     let observer = EvalCallback(|played| heartbeat.continues(played, Instant::now()));
-    evaluate(&mut *played.vector, eval, played.algorithm.greedy()?, observer)
+    evaluate(&mut *played.vector, (eval, &played.seeds), played.algorithm.greedy()?, observer)
 }
 
 /// Plays one environment and prints each step.
@@ -165,7 +176,8 @@ fn show(experiment: &Experiment, path: &Path, checkpoint: Checkpoint) -> Result<
     };
     let mut played = PlaySetup::new(experiment, path, checkpoint, 1, EnvPurpose::Show)?;
     policy.bounds = show::bounds(&played.vector.spec().actions);
-    show::show(&mut *played.vector, &experiment.eval, played.algorithm.greedy()?, policy)
+    let eval = (&experiment.eval, &played.seeds);
+    show::show(&mut *played.vector, eval, played.algorithm.greedy()?, policy)
 }
 
 /// A policy and environments for it.
@@ -173,6 +185,7 @@ struct PlaySetup {
     group: ProcessGroup,
     algorithm: Box<dyn Algorithm>,
     vector: Box<dyn VectorEnv>,
+    seeds: Seeds,
 }
 
 impl PlaySetup {
@@ -230,7 +243,7 @@ impl PlaySetup {
             ..RestoredState::default()
         })?;
         let vector = env::fit(factory.make(envs, 0, &seeds, 0, purpose)?, network);
-        Ok(PlaySetup { group, algorithm, vector })
+        Ok(PlaySetup { group, algorithm, vector, seeds })
     }
 }
 

@@ -1,11 +1,13 @@
-//! Evaluation: rank 0 plays whole episodes with the greedy policy while the other ranks wait.
+//! Evaluation: rank 0 plays whole episodes with the policy while the other ranks wait, by its best actions or as
+//! training acts (`eval.greedy`).
 //!
 //! Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and disjoint from
 //! training. While it plays, rank 0 meets the others in a small collective every [`VOTE_EVERY`]: no
 //! collective waits for a whole evaluation, and a stop request on any rank ends it.
 //!
 //! Invariants:
-//! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.
+//! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only. Actions that are drawn come
+//!   from streams of their own, one for each environment, that start anew with each evaluation.
 //! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of
 //!   them count: no bias to short ones.
 //! - EVAL-3: an episode ends after `eval.max_steps` steps at the latest, and an evaluation ends at the next
@@ -20,6 +22,8 @@ use crate::error::TrainerError;
 use crate::inject;
 use crate::support::events::print_line;
 use crate::support::signals;
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Evaluation;
 use rankdeck_proto::show::{LIVE_PIXELS, ShownStep};
 use rankdeck_types::experiment::Eval;
@@ -32,6 +36,8 @@ const MAX_ENVS: u32 = 32;
 const VOTE_EVERY: Duration = Duration::from_millis(250);
 /// Between two log lines about a running evaluation.
 const LOG_EVERY: Duration = Duration::from_secs(10);
+/// The epoch of the streams that draw actions; that of the episodes themselves is 0.
+const ACTIONS: u64 = 1;
 
 /// What an evaluation does after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,12 +83,39 @@ pub fn num_envs(eval: &Eval) -> usize {
     eval.num_envs.unwrap_or(MAX_ENVS).clamp(1, eval.episodes.max(1)) as usize
 }
 
-/// Plays `eval.episodes` episodes from the beginning of the streams. `observer` is called after every step
+/// How an evaluation takes its actions.
+pub(super) struct EvalActions {
+    /// The environments' streams; `None`: the best actions.
+    randoms: Option<Vec<Generator>>,
+}
+
+impl EvalActions {
+    /// Of `envs` environments, from the beginning of their streams.
+    pub(super) fn new(eval: &Eval, seeds: &Seeds, envs: usize) -> EvalActions {
+        let stream = |env| seeds.generator(Purpose::Eval, env, ACTIONS);
+        EvalActions { randoms: (!eval.greedy).then(|| (0..).take(envs).map(stream).collect()) }
+    }
+
+    /// Chooses the actions for what all environments show.
+    pub(super) fn choose(
+        &mut self,
+        env: &dyn VectorEnv,
+        policy: &mut dyn Greedy,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        match &mut self.randoms {
+            None => policy.act(env.observations(), env.masks(), actions),
+            Some(randoms) => policy.sample(env.observations(), env.masks(), randoms, actions),
+        }
+    }
+}
+
+/// Plays `eval.episodes` episodes from the beginning of the streams of `seeds`. `observer` is called after every step
 /// with the progress, and decides; `None`: it was aborted. The caller fills in `env_step`, `train_iter` and
 /// `stop`.
 pub fn evaluate(
     env: &mut dyn VectorEnv,
-    eval: &Eval,
+    (eval, seeds): (&Eval, &Seeds),
     policy: &mut dyn Greedy,
     mut observer: impl EvalObserver,
 ) -> Result<Option<Evaluation>, TrainerError> {
@@ -92,9 +125,10 @@ pub fn evaluate(
     let mut score = Score::new(eval, env.len());
     let mut outcome = StepOutcome::new(env.spec(), env.len());
     let mut actions = ActionBuffer::new(&env.spec().actions, env.len());
+    let mut chosen = EvalActions::new(eval, seeds, env.len());
     let mut next = observer.after_step(EvalProgress::default())?;
     while next != EvalControl::Stop && !score.is_over() {
-        policy.act(env.observations(), env.masks(), &mut actions)?;
+        chosen.choose(env, policy, &mut actions)?;
         let shown = if next == EvalControl::Show { score.first_playing() } else { None };
         let seen = shown.map(|at| {
             let estimate = policy.estimate(at);
@@ -114,7 +148,7 @@ pub fn evaluate(
     }
     score.warn_of_cuts(eval);
     observer.on_end(&score.returns);
-    Ok(Some(score.evaluation(started.elapsed())))
+    Ok(Some(Evaluation { sampled: !eval.greedy, ..score.evaluation(started.elapsed()) }))
 }
 
 /// Returns of an evaluation so far.
@@ -319,6 +353,21 @@ mod tests {
             }
             Ok(())
         }
+
+        /// Pushes at random.
+        fn sample(
+            &mut self,
+            _: Observations<'_>,
+            _: Option<&[u8]>,
+            randoms: &mut [Generator],
+            actions: &mut ActionBuffer,
+        ) -> Result<(), TrainerError> {
+            let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
+            for (action, random) in actions.iter_mut().zip(randoms) {
+                *action = random.below(2) as i64;
+            }
+            Ok(())
+        }
     }
 
     fn cartpoles(envs: usize) -> Box<dyn VectorEnv> {
@@ -333,7 +382,7 @@ mod tests {
                 moves += 1;
                 Ok(true)
             });
-            let evaluation = evaluate(&mut *env, eval, &mut Push { balances }, observer);
+            let evaluation = evaluate(&mut *env, (eval, &Seeds::new(1)), &mut Push { balances }, observer);
             assert!(moves > 8);
             Evaluation { duration_s: 0.0, ..evaluation.unwrap().unwrap() }
         };
@@ -355,6 +404,15 @@ mod tests {
         assert!(bad.return_mean < 12.0 && bad.return_min < bad.return_max, "{bad:?}");
     }
 
+    /// EVAL-1, also of actions that are drawn.
+    #[test]
+    fn eval_1_sampled_evaluation_repeats_and_is_marked() {
+        let best = play(4, &episodes(4), true);
+        let sampled = play(4, &Eval { greedy: false, ..episodes(4) }, true);
+        assert!(sampled.sampled && !best.sampled);
+        assert!(sampled.return_mean < 100.0 && best.return_mean == 500.0, "{sampled:?}");
+    }
+
     #[test]
     fn eval_2_every_environment_plays_its_share() {
         let seven = play(3, &episodes(7), false);
@@ -371,7 +429,8 @@ mod tests {
             steps = played.steps;
             Ok(played.steps < 30)
         });
-        let stopped = evaluate(&mut *cartpoles(3), &episodes(3), &mut Push { balances: true }, observer);
+        let three = (&episodes(3), &Seeds::new(1));
+        let stopped = evaluate(&mut *cartpoles(3), three, &mut Push { balances: true }, observer);
         assert_eq!((stopped.unwrap(), steps), (None, 30));
     }
 
@@ -392,7 +451,8 @@ mod tests {
     fn live_1_observer_sees_every_step_without_effect() {
         let unseen = play(3, &episodes(7), false);
         let mut seen = Everything::default();
-        let result = evaluate(&mut *cartpoles(3), &episodes(7), &mut Push { balances: false }, &mut seen);
+        let seven = (&episodes(7), &Seeds::new(1));
+        let result = evaluate(&mut *cartpoles(3), seven, &mut Push { balances: false }, &mut seen);
         assert_eq!(Evaluation { duration_s: 0.0, ..result.unwrap().unwrap() }, unseen, "equal to the bit");
         // The first environment plays the episodes 0, 3 and 6, and is the last to end.
         let steps: Vec<(u32, u64, f64)> =

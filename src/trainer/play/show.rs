@@ -8,12 +8,14 @@
 //! - LIVE-3: a step that is not shown costs one read of a flag, which the thread that sends frames sets:
 //!   no clock, no lock, no memory.
 
+use super::evaluate::EvalActions;
 use crate::algo::Greedy;
 use crate::collect::rollout::ActionBuffer;
 use crate::env::{ActionSpace, ObservationType, Observations, Spec, StepOutcome, VectorEnv};
 use crate::error::TrainerError;
 use crate::support::events::EventSender;
 use crate::support::signals;
+use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::media::Histogram;
 use rankdeck_proto::message::{LoggedHistogram, RankEvent};
 use rankdeck_proto::show::{
@@ -128,7 +130,7 @@ fn picture(seen: Observations<'_>, spec: &Spec, env: usize, most: usize) -> Opti
 /// run's evaluations; the others follow in its stream.
 pub(crate) fn show(
     env: &mut dyn VectorEnv,
-    eval: &Eval,
+    eval: (&Eval, &Seeds),
     greedy: &mut dyn Greedy,
     policy: ShownPolicy,
 ) -> Result<(), TrainerError> {
@@ -154,7 +156,7 @@ fn print(out: &mut impl Write, line: &ShowLine) -> io::Result<()> {
 
 fn play(
     env: &mut dyn VectorEnv,
-    eval: &Eval,
+    (eval, seeds): (&Eval, &Seeds),
     greedy: &mut dyn Greedy,
     print: &mut dyn FnMut(&ShowLine) -> io::Result<()>,
     policy: ShownPolicy,
@@ -166,9 +168,10 @@ fn play(
     let spec = env.spec().clone();
     let mut outcome = StepOutcome::new(&spec, env.len());
     let mut actions = ActionBuffer::new(&spec.actions, env.len());
+    let mut chosen = EvalActions::new(eval, seeds, env.len());
     let (mut episode, mut step, mut episode_return) = (0, 0, 0.0);
     while episode < eval.episodes && !signals::stop_requested() {
-        greedy.act(env.observations(), env.masks(), &mut actions)?;
+        chosen.choose(env, greedy, &mut actions)?;
         let mut shown = ShownStep {
             episode,
             step,
@@ -274,7 +277,6 @@ mod tests {
     use super::*;
     use crate::env::{EnvPurpose, Observations, make_vector};
     use crate::support::events::{FRAME_BYTES, FRAME_EVERY};
-    use rankdeck_kernel::seeds::Seeds;
     use rankdeck_proto::show::{EnvImage, LIVE_PIXELS, MOST_PIXELS, MOST_SEEN, PolicyEstimate};
     use rankdeck_types::experiment::Env;
     use rankdeck_types::ids::{Generation, Rank};
@@ -356,6 +358,7 @@ mod tests {
             lines.push(serde_json::from_str(&serde_json::to_string(line).unwrap()).unwrap());
             Ok(())
         };
+        let eval = (eval, &Seeds::new(1));
         play(&mut *env, eval, &mut LeftPusher(0), &mut keep, ShownPolicy::default()).unwrap();
         lines
     }
@@ -400,7 +403,8 @@ mod tests {
         let env = Env::new("CartPole-v1", 1);
         let mut env = make_vector(&env, 1, 0, &Seeds::new(1), 0, EnvPurpose::Show).unwrap();
         let mut gone = |_: &ShowLine| Err(io::ErrorKind::BrokenPipe.into());
-        let ended = play(&mut *env, &Eval::default(), &mut LeftPusher(0), &mut gone, ShownPolicy::default());
+        let eval = (&Eval::default(), &Seeds::new(1));
+        let ended = play(&mut *env, eval, &mut LeftPusher(0), &mut gone, ShownPolicy::default());
         assert!(matches!(ended.unwrap(), ShowReader::Gone(_)));
     }
 

@@ -46,27 +46,28 @@ pub struct QLayout {
     pub len: usize,
 }
 
+/// The number of actions of environments of this kind. Refused where they do not have one discrete action.
+pub(super) fn discrete_actions(spec: &Spec, algorithm: &str) -> Result<usize, TrainerError> {
+    match &spec.actions {
+        ActionSpace::Discrete { n } => Ok(*n),
+        ActionSpace::MultiDiscrete { sizes } => Err(TrainerError::usage(
+            format!(
+                "algorithm {algorithm} needs one discrete action, but this environment has {}",
+                sizes.len()
+            ),
+            "set learn.algorithm = \"ppo\", or choose another env.id",
+        )),
+        ActionSpace::Continuous { .. } => Err(TrainerError::usage(
+            format!("algorithm {algorithm} needs discrete actions, but this environment has continuous ones"),
+            "set learn.algorithm = \"sac\", or choose another env.id",
+        )),
+    }
+}
+
 impl QLayout {
     /// The layout for `spec`. Refused when network and environment do not fit.
     pub fn new(spec: &Spec, policy: &Policy, dueling: bool) -> Result<QLayout, TrainerError> {
-        let n = match &spec.actions {
-            ActionSpace::Discrete { n } => *n,
-            ActionSpace::MultiDiscrete { sizes } => {
-                return Err(TrainerError::usage(
-                    format!(
-                        "algorithm dqn needs one discrete action, but this environment has {}",
-                        sizes.len()
-                    ),
-                    "set learn.algorithm = \"ppo\", or choose another env.id",
-                ));
-            }
-            ActionSpace::Continuous { .. } => {
-                return Err(TrainerError::usage(
-                    "algorithm dqn needs discrete actions, but this environment has continuous ones",
-                    "set learn.algorithm = \"sac\", or choose another env.id",
-                ));
-            }
-        };
+        let n = discrete_actions(spec, "dqn")?;
         let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = QLayout {
             shared: Vec::new(),
@@ -234,7 +235,7 @@ fn forward_split(
     Ok((q, split))
 }
 
-fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> {
+pub(super) fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> {
     match activation {
         Activation::Tanh => value.f_tanh(),
         Activation::Relu => value.f_relu(),

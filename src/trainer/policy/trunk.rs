@@ -9,6 +9,8 @@
 //!   width]`, and so does the order of the numbers that come out.
 //! - TRUNK-3: with `policy.precision = "bf16"` images, weights and what lies between them are rounded to bf16
 //!   where they are used. Parameters and their gradients are f32, and so is what the last layers get.
+//! - TRUNK-4: with layer normalization, what a convolution gives is normalized in f32 over all its channels and
+//!   pixels, before its ReLU.
 //! - SEAM-1: both parts together give the gradients of one backward pass.
 
 use crate::distributed::{Ddp, ProcessGroup, backward};
@@ -28,7 +30,7 @@ pub(crate) struct Convolution {
     /// Width and height of its window.
     pub kernel: usize,
     /// Pixels from one window to the next.
-    stride: i64,
+    pub(super) stride: i64,
     /// Pixels of zero around the image.
     padding: i64,
 }
@@ -198,6 +200,33 @@ impl Trunk {
         }
         value.f_flatten(1, -1)?.f_relu_()
     }
+
+    /// As [`Trunk::forward`] of `nature`, with layer normalization behind each convolution (TRUNK-4): its weight and
+    /// bias follow those of the convolution. Numbers are f32.
+    pub(super) fn forward_normalized(
+        &self,
+        parameters: &[Tensor],
+        images: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        let mut value = self.rows.lay_out(images)?;
+        let kind = match self.precision {
+            Precision::F32 => Kind::Float,
+            Precision::Bf16 => Kind::BFloat16,
+        };
+        for (convolution, own) in self.convolutions.iter().zip(parameters.chunks_exact(4)) {
+            let convolved = convolution.run(&own[..2], &value, kind)?;
+            value = layer_norm(&as_kind(&convolved, Kind::Float)?, &own[2..])?.f_relu_()?;
+        }
+        value.f_flatten(1, -1)
+    }
+}
+
+/// The epsilon of `torch.nn.LayerNorm`.
+const NORM_EPSILON: f64 = 1e-5;
+
+/// Layer normalization (Ba et al. 2016) of each row of f32, by a weight and a bias of a row's shape.
+pub(super) fn layer_norm(rows: &Tensor, pair: &[Tensor]) -> Result<Tensor, TchError> {
+    rows.f_layer_norm(pair[0].size(), Some(&pair[0]), Some(&pair[1]), NORM_EPSILON, false)
 }
 
 fn refused(shape: &[usize], network: &str, side: usize) -> TrainerError {

@@ -183,6 +183,9 @@ impl EnvBuffer {
         }
         let distance = if self.flags[last] & WHOLE == 0 { 1 } else { shape.stack as u64 };
         let (now, next) = (self.seen[first_slot], self.seen[last] + distance);
+        if shape.mask > 0 {
+            batch.next_masks.extend_from_slice(&self.frame(next, shape)[shape.seen_bytes()..]);
+        }
         if shape.element == 1 {
             self.append(now, shape, &mut batch.pixels.now, |to, frame| to.extend_from_slice(frame));
             self.append(next, shape, &mut batch.pixels.next, |to, frame| to.extend_from_slice(frame));
@@ -200,7 +203,7 @@ impl EnvBuffer {
         append: impl Fn(&mut Vec<T>, &[u8]),
     ) {
         for i in 0..shape.stack as u64 {
-            append(to, self.frame(number + 1 + i - shape.stack as u64, shape));
+            append(to, &self.frame(number + 1 + i - shape.stack as u64, shape)[..shape.seen_bytes()]);
         }
     }
 }

@@ -47,6 +47,22 @@ pub(crate) struct ReplayShape {
     pub n_step: usize,
     /// Discount.
     pub gamma: f32,
+    /// Bytes of a mask of actions, which is stored with each observation; 0 without masks.
+    pub mask: usize,
+}
+
+/// What environments show, `[envs]` each.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    pub observations: Observations<'a>,
+    /// Which actions are allowed, 0 where not, where they are known.
+    pub masks: Option<&'a [u8]>,
+}
+
+impl<'a> From<Observations<'a>> for Shown<'a> {
+    fn from(observations: Observations<'a>) -> Shown<'a> {
+        Shown { observations, masks: None }
+    }
 }
 
 impl ReplayShape {
@@ -71,7 +87,13 @@ impl ReplayShape {
             },
             n_step: n_step.max(1),
             gamma: gamma as f32,
+            mask: 0,
         }
+    }
+
+    /// With a mask of so many actions for each observation, whose frames are not taken apart then.
+    pub(crate) fn with_masks(self, actions: usize) -> ReplayShape {
+        ReplayShape { frame: self.frame * self.stack, stack: 1, mask: actions, ..self }
     }
 
     /// Transitions of the environment at this index; the first ones take what is left over.
@@ -92,7 +114,13 @@ impl ReplayShape {
         self.env_capacity() + self.env_capacity() / 8 + 2 * self.stack + 1
     }
 
+    /// Bytes of what is stored of a frame, its mask at the end.
     fn frame_bytes(&self) -> usize {
+        self.seen_bytes() + self.mask
+    }
+
+    /// Bytes of a frame alone.
+    fn seen_bytes(&self) -> usize {
         self.frame * self.element
     }
 
@@ -120,6 +148,8 @@ pub struct ReplayBatch {
     pub rewards: Vec<f32>,
     /// `[rows]`: what the value of the next observation counts with; 0 where the task ended.
     pub discounts: Vec<f32>,
+    /// `[rows][actions]`: which actions are allowed next, 0 where not; empty without masks.
+    pub next_masks: Vec<u8>,
 }
 
 /// Observations, and those that the bootstrap uses.
@@ -164,20 +194,24 @@ impl Replay {
 
     /// Continues with what the environments show now. In a resumed run, an episode continues where its
     /// environment shows what it showed last, and is cut elsewhere.
-    pub fn start(&mut self, observations: Observations<'_>) {
+    pub fn start<'a>(&mut self, now: impl Into<Shown<'a>>) {
         let Replay { shape, buffers } = self;
-        let mut row = Vec::new();
+        let (now, mut row) = (now.into(), Vec::new());
         for (i, buffer) in buffers.iter_mut().enumerate() {
-            bytes_of(observations, i, shape, &mut row);
+            bytes_of(now, i, shape, &mut row);
             buffer.start(&row, shape);
         }
     }
 
     /// Stores one step of all environments: what was done, what it led to, and what the environments show
     /// now.
-    pub fn add(&mut self, actions: Actions<'_>, outcome: &StepOutcome, now: Observations<'_>) {
+    pub fn add<'a>(&mut self, actions: Actions<'_>, outcome: &StepOutcome, now: impl Into<Shown<'a>>) {
         let Replay { shape, buffers } = self;
-        let mut row = Vec::with_capacity(shape.stack * shape.frame_bytes());
+        let (now, mut row) = (now.into(), Vec::with_capacity(shape.stack * shape.frame_bytes()));
+        let last = Shown {
+            observations: outcome.final_observations.view(),
+            masks: Some(outcome.final_masks.as_slice()),
+        };
         for (i, buffer) in buffers.iter_mut().enumerate() {
             if !outcome.valid[i] {
                 bytes_of(now, i, shape, &mut row);
@@ -185,8 +219,7 @@ impl Replay {
                 continue;
             }
             let done = outcome.done(i);
-            let next = if done { outcome.final_observations.view() } else { now };
-            bytes_of(next, i, shape, &mut row);
+            bytes_of(if done { last } else { now }, i, shape, &mut row);
             let action = match actions {
                 Actions::Discrete(choices) => env_buffer::StoredAction::Choice(choices[i]),
                 Actions::Continuous(values) => {
@@ -254,18 +287,23 @@ impl ReplayBatch {
         self.actions.clear();
         self.rewards.clear();
         self.discounts.clear();
+        self.next_masks.clear();
     }
 }
 
-/// Row `i` as bytes.
-fn bytes_of(observations: Observations<'_>, i: usize, shape: &ReplayShape, row: &mut Vec<u8>) {
+/// Row `i` as bytes; of masks that are kept but not known, all actions are allowed.
+fn bytes_of(shown: Shown<'_>, i: usize, shape: &ReplayShape, row: &mut Vec<u8>) {
     let len = shape.stack * shape.frame;
     row.clear();
-    match observations {
+    match shown.observations {
         Observations::F32(values) => {
             row.extend(values[i * len..(i + 1) * len].iter().flat_map(|value| value.to_ne_bytes()));
         }
         Observations::U8(values) => row.extend_from_slice(&values[i * len..(i + 1) * len]),
+    }
+    match shown.masks.and_then(|masks| masks.get(i * shape.mask..(i + 1) * shape.mask)) {
+        Some(mask) => row.extend_from_slice(mask),
+        None => row.resize(row.len() + shape.mask, 1),
     }
 }
 
@@ -329,6 +367,44 @@ mod tests {
                 batch.numbers.next[0],
             )
         }
+    }
+
+    /// Of an episode that is cut off, the mask of its last observation counts, and not that of the reset.
+    #[test]
+    fn masks_are_those_of_the_next_observation() {
+        let spec = Spec { actions: ActionSpace::Discrete { n: 3 }, ..spec(&[1], ObservationType::F32) };
+        let shape = ReplayShape::new(&spec, 1, 10, 2, GAMMA).with_masks(3);
+        let mut replay = Replay::new(shape);
+        let values = [0.0, 1.0, 2.0, 3.0];
+        let shown = |i: usize, mask: &'static [u8]| Shown {
+            observations: Observations::F32(&values[i..=i]),
+            masks: Some(mask),
+        };
+        replay.start(shown(0, &[1, 1, 0]));
+        let mut outcome = StepOutcome::new(&spec, 1);
+        replay.add(Actions::Discrete(&[0]), &outcome, shown(1, &[0, 1, 1]));
+        (outcome.truncated[0], outcome.final_masks) = (true, vec![0, 0, 1]);
+        outcome.final_observations = ObservationBuffer::F32(vec![9.0]);
+        replay.add(Actions::Discrete(&[1]), &outcome, shown(2, &[1, 0, 0]));
+        let read = |replay: &Replay, index: usize| {
+            let mut batch = ReplayBatch::default();
+            replay.buffers[0].read(index, &replay.shape, &mut batch);
+            batch
+        };
+        for (index, now) in [(0, 0.0), (1, 1.0)] {
+            let batch = read(&replay, index);
+            assert_eq!((batch.numbers.now[0], batch.numbers.next[0]), (now, 9.0));
+            assert_eq!(batch.next_masks, [0, 0, 1]);
+        }
+        outcome = StepOutcome::new(&spec, 1);
+        replay.add(Actions::Discrete(&[0]), &outcome, shown(3, &[1, 0, 1]));
+        assert_eq!(read(&replay, 2).next_masks, [1, 0, 1]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.shard");
+        save(&replay, &mark(), &path, &mut |_, _| {}).unwrap();
+        let loaded = load(replay.shape(), &mark(), &path).unwrap();
+        assert_eq!(loaded.buffers, replay.buffers);
+        assert!(load(&ReplayShape { mask: 0, ..replay.shape().clone() }, &mark(), &path).is_err());
     }
 
     /// REPLAY-2 on a chain of four steps, n = 3: pitfall 4.27 of the references.

@@ -67,6 +67,8 @@ struct ShardHeader {
     frame: usize,
     stack: usize,
     action: usize,
+    #[serde(default)]
+    mask: usize,
     buffers: Vec<BufferHead>,
 }
 
@@ -186,6 +188,7 @@ pub(crate) fn save(
         frame: shape.frame,
         stack: shape.stack,
         action: shape.action,
+        mask: shape.mask,
         buffers: replay
             .buffers
             .iter()
@@ -326,8 +329,10 @@ pub(crate) fn load(shape: &ReplayShape, mark: &ReplayMark, path: &Path) -> Resul
     if head.mark != *mark {
         return Err(wrong(&format!("it belongs to {}, not to {mark}", head.mark)));
     }
-    let sizes = (head.capacity, head.element, head.frame, head.stack, head.action, head.buffers.len());
-    if sizes != (shape.capacity, shape.element, shape.frame, shape.stack, shape.action, shape.envs) {
+    let ShardHeader { capacity, element, frame, stack, action, mask, .. } = head;
+    let sizes = [capacity, element, frame, stack, action, mask, head.buffers.len()];
+    let ReplayShape { capacity, element, frame, stack, action, mask, envs, .. } = *shape;
+    if sizes != [capacity, element, frame, stack, action, mask, envs] {
         return Err(wrong("its sizes differ from this run's"));
     }
     let mut replay = Replay::new(shape.clone());

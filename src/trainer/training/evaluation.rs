@@ -113,7 +113,7 @@ impl Trainer<'_> {
         };
         let live = self.reporter.live(policy);
         let reporter = EvalReporter { page, heartbeat, live, episodes: eval.episodes };
-        evaluate(&mut **envs, eval, self.algorithm.greedy()?, reporter)
+        evaluate(&mut **envs, (eval, &self.seeds), self.algorithm.greedy()?, reporter)
     }
 }
 

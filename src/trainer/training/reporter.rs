@@ -166,13 +166,14 @@ impl<'a> Reporter<'a> {
             metrics.evaluation(e);
         }
         print_line(&format!(
-            "eval after iteration {}, env_step {}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
+            "eval after iteration {}, env_step {}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}{}",
             e.train_iter,
             e.env_step,
             e.return_mean,
             e.return_std,
             e.episodes,
             e.duration_s,
+            if e.sampled { ", actions sampled" } else { "" },
             if e.stop { ", stop value reached" } else { "" },
         ));
     }

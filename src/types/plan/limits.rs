@@ -5,14 +5,11 @@
 //! the environment itself (its spaces) run in the ranks.
 
 use super::{PlanError, PlannedSize};
-use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision};
+use crate::experiment::{Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision, builtin_env};
 use crate::learn::{ActionKind, Learn, NormAdv};
 
 /// What ids of EnvPool begin with.
 const ENVPOOL: &str = "envpool:";
-
-/// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
-const CONTINUOUS: [&str; 2] = ["Pendulum-v1", "MountainCarContinuous-v0"];
 
 /// Returns all errors that do not depend on the number of ranks; none for a program of the user.
 pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
@@ -32,9 +29,10 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
     let id = env.id.as_str();
     // Of a library or a factory, the id is a name only.
     let is_name = env.library.is_some() || env.vector.is_some();
-    let builtin = !is_name && env.is_builtin() && BUILTIN_ENVS.contains(&id);
+    let known = builtin_env(id);
+    let builtin = !is_name && env.is_builtin() && known.is_some();
     let atari = !is_name && env.is_atari();
-    let continuous = CONTINUOUS.contains(&id);
+    let continuous = known.is_some_and(|known| known.actions == ActionKind::Continuous);
     let (name, actions) = (learn.name(), learn.actions());
     if (builtin || atari) && actions == ActionKind::Continuous && !continuous {
         found.push(PlanError::new(
@@ -90,6 +88,13 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
             "pass the limit in `env.kwargs`, for example `max_episode_steps = 500`",
         ));
     }
+    if policy.network == NetworkKind::Impala && matches!(learn, Learn::Pqn(_)) {
+        found.push(PlanError::new(
+            "policy.network",
+            "`pqn` has no `impala` network with layer normalization",
+            "set `policy.network = \"nature\"`",
+        ));
+    }
     let images = policy.network != NetworkKind::Mlp;
     if images && (builtin || actions == ActionKind::Continuous) {
         let why = match builtin {
@@ -109,14 +114,14 @@ fn environment(env: &Env, learn: &Learn, policy: &Policy) -> Vec<PlanError> {
 fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
     let Experiment { policy, collect, distributed, checkpoint, .. } = experiment;
     let name = learn.name();
-    let off_policy = learn.on_policy().is_none();
+    let has_policy = learn.on_policy().is_some();
+    let replays = learn.replay().is_some();
     let dense = policy.network == NetworkKind::Mlp;
     let of = |others: &str| format!("only {others} use it, not `{name}`");
     let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
-    let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&env.id.as_str());
-    let rows: [(bool, &str, String); 17] = [
-        (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
-        (off_policy && collect.normalise_rewards, "collect.normalise_rewards", of(ON)),
+    let builtin = env.is_builtin() && builtin_env(&env.id).is_some();
+    let rows = [
+        (replays && collect.normalise_rewards, "collect.normalise_rewards", of(ROLLOUTS)),
         (
             !collect.normalise_observations && collect.clip_observations != 10.0,
             "collect.clip_observations",
@@ -132,27 +137,27 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             "distributed.data_parallel",
             format!("only `dqn` uses it, not `{name}`"),
         ),
-        (off_policy && policy.shared, "policy.shared", of(ON)),
-        (off_policy && policy.log_std != 0.0, "policy.log_std", of(ON)),
+        (!has_policy && policy.shared, "policy.shared", of(ON)),
+        (!has_policy && policy.log_std != 0.0, "policy.log_std", of(ON)),
         (dense && policy.channels.is_some(), "policy.channels", "`policy.network` is `mlp`".into()),
         (dense && policy.channels_last, "policy.channels_last", for_images()),
         (dense && policy.precision != Precision::F32, "policy.precision", for_images()),
         (dense && policy.cudnn_benchmark, "policy.cudnn_benchmark", for_images()),
-        (off_policy && collect.double_buffer, "collect.double_buffer", of(ON)),
+        (!has_policy && collect.double_buffer, "collect.double_buffer", of(ON)),
         (
-            !off_policy && builtin && collect.double_buffer,
+            has_policy && builtin && collect.double_buffer,
             "collect.double_buffer",
             format!("`{}` runs in the trainer; `env.worker = \"python\"` uses Gymnasium's", env.id),
         ),
         (
-            !off_policy && !matches!(learn, Learn::Ppg(_)) && checkpoint.replay,
+            !replays && !matches!(learn, Learn::Ppg(_)) && checkpoint.replay,
             "checkpoint.replay",
             of("`dqn`, `sac`, `td3` and `ppg`"),
         ),
         (
-            env.uses_masks() && !matches!(learn, Learn::Ppo(_) | Learn::A2c(_)),
+            env.uses_masks() && learn.actions() == ActionKind::Continuous,
             "env.action_masks",
-            of("`ppo` and `a2c`"),
+            format!("`{name}` needs continuous actions, of which no mask excludes any"),
         ),
         (
             env.worker_threads.is_some() && !env.is_atari(),
@@ -163,8 +168,8 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
             policy.kernel == Kernel::Native
                 && (!dense
                     || distributed.data_parallel > 1
-                    || env.uses_masks()
-                    || matches!(learn, Learn::Sac(_) | Learn::Td3(_) | Learn::Ppg(_))),
+                    || has_policy && env.uses_masks()
+                    || matches!(learn, Learn::Sac(_) | Learn::Td3(_) | Learn::Ppg(_) | Learn::Pqn(_))),
             "policy.kernel",
             "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU, without \
              action masks"
@@ -179,7 +184,10 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
         .collect()
 }
 
+/// Algorithms with a policy gradient.
 const ON: &str = "`ppo`, `ppg` and `a2c`";
+/// Algorithms that learn from rollouts.
+const ROLLOUTS: &str = "`ppo`, `ppg`, `a2c` and `pqn`";
 
 /// Reports a run that ends before it learns.
 fn never_learns(experiment: &Experiment, learn: &Learn) -> Option<PlanError> {
@@ -372,6 +380,8 @@ mod tests {
             ("Pendulum-v1", "dqn", "", "learn.algorithm"),
             ("CartPole-v1", "ppo", "[policy]\nnetwork = 'nature'\n", "policy.network"),
             ("Ant-v5", "sac", "[policy]\nnetwork = 'impala'\n", "policy.network"),
+            ("Pendulum-v1", "pqn", "", "learn.algorithm"),
+            ("PongNoFrameskip-v4", "pqn", "[policy]\nnetwork = 'impala'\n", "policy.network"),
             ("CartPole-v1", "dqn", "learning_starts = 50000\n", "learn.learning_starts"),
         ] {
             assert_eq!(keys(id, algorithm, rest), [key], "{id} {algorithm} {rest}");
@@ -381,8 +391,11 @@ mod tests {
     #[test]
     fn key_without_effect_is_rejected() {
         for (algorithm, table, setting) in [
-            ("dqn", "collect", "normalise_observations = true"),
             ("dqn", "collect", "normalise_rewards = true"),
+            ("pqn", "checkpoint", "replay = true"),
+            ("pqn", "policy", "shared = true"),
+            ("pqn", "policy", "kernel = 'native'"),
+            ("pqn", "collect", "double_buffer = true"),
             ("dqn", "policy", "shared = true"),
             ("dqn", "policy", "log_std = -1.0"),
             ("ppo", "distributed", "data_parallel = 2"),
@@ -407,7 +420,7 @@ mod tests {
         }
         assert_eq!(keys("CartPole-v1", "ppo", "worker_threads = 8\n"), ["env.worker_threads"]);
         let masks = "worker = 'python'\naction_masks = true\n";
-        for algorithm in ["dqn", "sac", "td3", "ppg"] {
+        for algorithm in ["sac", "td3"] {
             assert_eq!(keys("module:Any-v0", algorithm, masks), ["env.action_masks"], "{algorithm}");
         }
         for set in ["action_masks = true", "channels = 'last'"] {
@@ -432,7 +445,11 @@ mod tests {
             ("PongNoFrameskip-v4", "ppo", "worker_threads = 8\n"),
             ("module:Any-v0", "ppo", "worker = 'python'\naction_masks = true\nchannels = 'first'\n"),
             ("module:Any-v0", "a2c", "worker = 'python'\naction_masks = true\n"),
-            ("module:Any-v0", "dqn", "worker = 'python'\naction_masks = false\n"),
+            ("module:Any-v0", "dqn", "worker = 'python'\naction_masks = true\n"),
+            ("module:Any-v0", "pqn", "worker = 'python'\naction_masks = true\n"),
+            ("module:Any-v0", "ppg", "worker = 'python'\naction_masks = true\n"),
+            ("Pendulum-v1", "sac", "[collect]\nnormalise_observations = true\nclip_observations = 5.0\n"),
+            ("CartPole-v1", "pqn", "[collect]\nnormalise_observations = true\nnormalise_rewards = true\n"),
             ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
             ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
             (

@@ -6,6 +6,7 @@ mod architecture;
 mod generated;
 mod json;
 mod promises;
+mod recipes;
 mod references;
 mod reporting;
 

@@ -198,7 +198,7 @@ fn events() -> Vec<RankEvent> {
         },
         RankEvent::Histogram(LoggedHistogram { skipped: 1, ..LoggedHistogram::default() }),
         RankEvent::Image(LoggedImage { skipped: 1, ..LoggedImage::default() }),
-        RankEvent::Eval(Evaluation::default()),
+        RankEvent::Eval(Evaluation { sampled: true, ..Evaluation::default() }),
         RankEvent::Checkpoint { path: String::new(), env_step: 0, train_iter: 0, reason: String::new() },
         RankEvent::Fingerprint { train_iter: 0, update: 0, values: Vec::new(), equal: true },
         RankEvent::Frame(Box::default()),
@@ -255,7 +255,7 @@ fn sender(event: &RankEvent) -> &'static str {
 }
 
 /// Notes on fields, by kind.
-const NOTES: [(&str, &str, &str); 24] = [
+const NOTES: [(&str, &str, &str); 25] = [
     ("scalars", "values", "name to number"),
     ("scalars", "not_finite", "optional: name to number of values that were not finite"),
     ("histogram", "edges", "bin borders, ascending"),
@@ -263,6 +263,7 @@ const NOTES: [(&str, &str, &str); 24] = [
     ("histogram", "skipped", "optional: histograms and images that were not sent"),
     ("image", "data", "PNG or GIF in base64"),
     ("image", "skipped", "optional"),
+    ("eval", "sampled", "optional: `true` if actions were taken as in training"),
     ("checkpoint", "reason", "`latest`, `best`, `stop`, ..."),
     ("fingerprint", "values", "one hexadecimal string per rank"),
     ("frame", "ended", "finished episodes of this evaluation"),

@@ -48,7 +48,15 @@ fn batch(update: u64, me: &Me, actions: Option<usize>) -> ReplayBatch {
     let mut batch = ReplayBatch { rows: share, rewards: numbers(1), ..ReplayBatch::default() };
     (batch.numbers.now, batch.numbers.next) = (numbers(4), numbers(4));
     match actions {
-        None => batch.choices = numbers(1).iter().map(|x| i64::from(*x > 0.0)).collect(),
+        None => {
+            batch.choices = numbers(1).iter().map(|x| i64::from(*x > 0.0)).collect();
+            // Every other update has masks, which allow one action or both.
+            let masks = numbers(2);
+            if update % 2 == 1 {
+                let allowed = |row: &[f32]| [row[0] > 0.0, row[0] <= 0.0 || row[1] > 0.0].map(u8::from);
+                batch.next_masks = masks.chunks(2).flat_map(allowed).collect();
+            }
+        }
         Some(width) => batch.actions = numbers(width),
     }
     // Some rows ended.

@@ -111,11 +111,11 @@ impl Page for EvalsPage {
     }
 
     fn copy(&self, cx: &PageCx<'_>) -> String {
-        let head = "env_step\ttrain_iter\tepisodes\treturn_mean\treturn_std\treturn_min\treturn_max\tstop\n";
+        let head = "env_step\ttrain_iter\tepisodes\treturn_mean\treturn_std\treturn_min\treturn_max\tstop\tsampled\n";
         let rows = cx.model.evals.iter().map(|eval| {
             let known = |text: String| if eval.is_of_series() { String::new() } else { text };
             format!(
-                "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
+                "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
                 eval.env_step,
                 known(eval.train_iter.to_string()),
                 known(eval.episodes.to_string()),
@@ -124,6 +124,7 @@ impl Page for EvalsPage {
                 known(eval.return_min.to_string()),
                 known(eval.return_max.to_string()),
                 eval.stop,
+                eval.sampled,
             )
         });
         std::iter::once(head.to_owned()).chain(rows).collect()
@@ -147,6 +148,9 @@ fn draw(top: usize, ctx: &PageDrawCtx<'_>, buf: &mut Buffer) {
         }
         if let Some(goal) = goal {
             info.push(ctx.s(format!("  stops at {}", text::value(goal)), Role::Dim));
+        }
+        if evals.back().is_some_and(|eval| eval.sampled) {
+            info.push(ctx.s("  actions sampled".to_owned(), Role::Dim));
         }
     } else if area.width >= 40 {
         info.push(ctx.s(plot::spark_fit(&means, 12, ctx.glyphs()), Role::Accent));
