@@ -12,7 +12,10 @@ use super::schema::{POSITIVE, SECONDS, SHARE, U32, ValueKind, YEAR_S, choices, k
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Environments that are built in (Rust).
+/// What ids of rankdeck's own environments begin with, which are built in and which Gymnasium does not have.
+pub const OWN_ENVS: &str = "rankdeck/";
+
+/// Environments of Gymnasium that are built in (Rust).
 pub const BUILTIN_ENVS: [&str; 6] =
     ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
 
@@ -331,6 +334,13 @@ keys! {
         activation: Activation = Activation::Tanh,
         /// Share the hidden layers between actor and critic; networks for images always do.
         shared: bool = false,
+        /// Memory of the policy (`ppo`, `a2c`), between the hidden layers and the heads of actor and critic: an LSTM
+        /// as in CleanRL's ppo_atari_lstm.py, or a minGRU (Feng et al. 2024). Actor and critic share the layers
+        /// below. Each minibatch has the whole rollouts of some RL environments: `learn.num_minibatches` must
+        /// divide the RL environments of each rank.
+        memory: Option<MemoryKind> => "none",
+        /// Width of the memory.
+        memory_size: Option<u32> [Integer(1..=65536)] => "128",
         /// Initial log standard deviation of continuous actions.
         log_std: f64 [Number { min: -20.0, max: 5.0, open: false }] = 0.0,
         /// Implementation of the networks: `native` (hand-written CPU passes for fully connected networks,
@@ -352,6 +362,16 @@ keys! {
         /// Precision of networks for images; `bf16` rounds the inputs and outputs of all layers but the
         /// last. Weights, last layers, losses and optimizers stay f32. Not yet benchmarked on real GPUs.
         precision: Precision = Precision::F32,
+    }
+}
+
+choices! {
+    /// Memory of a policy.
+    pub enum MemoryKind {
+        /// Long short-term memory.
+        Lstm = "lstm",
+        /// Minimal gated recurrent unit (Feng et al. 2024).
+        MinGru = "mingru",
     }
 }
 
@@ -624,7 +644,8 @@ impl Env {
 
     /// Returns whether it runs in the trainer, without Python.
     pub fn is_builtin(&self) -> bool {
-        let known = BUILTIN_ENVS.contains(&self.id.as_str()) && self.python_keys().is_empty();
+        let is_known = BUILTIN_ENVS.contains(&self.id.as_str()) || self.id.starts_with(OWN_ENVS);
+        let known = is_known && self.python_keys().is_empty();
         match self.worker {
             _ if self.library.is_some() => true,
             EnvWorker::Rust => true,

@@ -20,7 +20,7 @@ use super::{
     StepOutcome, Streams, VectorEnv,
 };
 use acrobot::Acrobot;
-use cartpole::CartPole;
+use cartpole::{CartPole, CartPoleNoVelocity};
 use mountain_car::{MountainCar, MountainCarContinuous};
 use pendulum::Pendulum;
 use rankdeck_kernel::numpy_random::Generator;
@@ -93,6 +93,9 @@ pub(crate) trait ClassicTask: Clone + Send {
     fn restore(&mut self, words: &[u64]);
 }
 
+/// The id of [`CartPoleNoVelocity`].
+const NO_VELOCITY: &str = "rankdeck/CartPoleNoVelocity-v1";
+
 /// The id of [`Constant`].
 const CONSTANT: &str = "rankdeck/Constant-v0";
 
@@ -142,7 +145,7 @@ fn pow2_f32(x: f32) -> f32 {
     x.powf(black_box(2.0))
 }
 
-/// The ids of Gymnasium that are built in; `rankdeck/Constant-v0` is one more.
+/// The ids of Gymnasium that are built in; there are two more, whose ids begin with `rankdeck/`.
 pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
 
 fn spec<T: ClassicTask>() -> Spec {
@@ -162,6 +165,7 @@ pub fn spec_of(id: &str) -> Option<Spec> {
         "MountainCar-v0" => spec::<MountainCar>(),
         "MountainCarContinuous-v0" => spec::<MountainCarContinuous>(),
         CONSTANT => spec::<Constant>(),
+        NO_VELOCITY => spec::<CartPoleNoVelocity>(),
         _ => return None,
     })
 }
@@ -185,6 +189,7 @@ pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn V
         "MountainCar-v0" => boxed::<MountainCar>(env, 200, envs, streams),
         "MountainCarContinuous-v0" => boxed::<MountainCarContinuous>(env, 999, envs, streams),
         CONSTANT => boxed::<Constant>(env, 10, envs, streams),
+        NO_VELOCITY => boxed::<CartPoleNoVelocity>(env, 500, envs, streams),
         _ => None,
     }
 }
@@ -464,6 +469,20 @@ mod tests {
             error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn cartpole_without_velocity_shows_position_and_angle_only() {
+        let (mut whole, mut partial) = (vector("CartPole-v1", 3, 0, 5), vector(NO_VELOCITY, 3, 0, 5));
+        let (seen, ..) = play(partial.as_mut(), 100);
+        let (expected, episodes, _) = play(whole.as_mut(), 100);
+        let expected: Vec<u32> = expected.chunks(4).flat_map(|state| [state[0], state[2]]).collect();
+        assert_eq!(seen, expected);
+        assert!(episodes.len() > 3);
+        assert_eq!(partial.save().unwrap(), whole.save().unwrap());
+        let mut copy = vector(NO_VELOCITY, 3, 0, 6);
+        copy.restore(&partial.save().unwrap().unwrap()).unwrap();
+        assert_eq!(bits(copy.observations()), bits(partial.observations()));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //!
 //! Invariants:
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
+//! - BATCH-2: for policies with memory, a minibatch has the whole rollouts of some environments, row by row
+//!   `[steps][envs]`, and the states of their memory before the rollout, as in CleanRL's ppo_atari_lstm.py.
 //! - With [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
 //!   per epoch, tag `advantages`.
 
@@ -12,6 +14,8 @@ use crate::distributed::memory::{upload, upload_slice};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::error::TrainerError;
 use crate::policy::acting;
+use crate::policy::actor_critic::PolicyInput;
+use crate::policy::memory::Sequences;
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::NormAdv;
@@ -48,9 +52,17 @@ pub(crate) struct Minibatch {
     /// What the critic should learn.
     pub returns: Tensor,
     weights: Option<Tensor>,
+    /// Absent without memory.
+    sequences: Option<Sequences>,
 }
 
 impl Minibatch {
+    /// What the policy is to be run on.
+    pub(crate) fn input(&self) -> PolicyInput<'_> {
+        let (masks, sequences) = (self.masks.as_ref(), self.sequences.as_ref());
+        PolicyInput { observations: &self.observations, masks, sequences }
+    }
+
     /// The mean over the minibatch. Rows that are not transitions count 0, and the divisor is still the size,
     /// as in ALF, so that all ranks have the same weight.
     pub(crate) fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
@@ -58,6 +70,45 @@ impl Minibatch {
             Some(weights) => values.f_mul(weights)?.f_mean(None::<Kind>),
             None => values.f_mean(None::<Kind>),
         }
+    }
+}
+
+/// The rollouts of a rank's environments, as a policy with memory learns from them.
+struct SequenceColumns {
+    steps: usize,
+    /// States before the first step, `[envs, state_len]`, on the device.
+    states: Tensor,
+    /// As [`Rollout::resets`].
+    resets: Vec<bool>,
+    /// The environments in the order of the epoch.
+    order: Vec<usize>,
+}
+
+impl SequenceColumns {
+    /// Environments of a minibatch of so many rows.
+    fn envs(&self, minibatch: usize) -> usize {
+        (minibatch / self.steps.max(1)).max(1)
+    }
+
+    /// Draws an order of the environments, and writes that of the rows (BATCH-2).
+    fn shuffle(&mut self, minibatch: usize, random: &mut Generator, rows: &mut Vec<usize>) {
+        shuffle(&mut self.order, random);
+        let all = self.order.len();
+        rows.clear();
+        for own in self.order.chunks(self.envs(minibatch)) {
+            rows.extend((0..self.steps).flat_map(|step| own.iter().map(move |env| step * all + env)));
+        }
+    }
+
+    /// The sequences of minibatch `k` of so many rows.
+    fn get(&self, k: usize, minibatch: usize) -> Result<Sequences, TchError> {
+        let (each, all) = (self.envs(minibatch), self.order.len());
+        let own = self.order.chunks(each).nth(k).unwrap_or_default();
+        let indices: Vec<i64> = own.iter().map(|env| *env as i64).collect();
+        let states = self.states.f_index_select(0, &upload_slice(&indices, self.states.device())?)?;
+        let rows = (0..self.steps).flat_map(|step| own.iter().map(move |env| step * all + env));
+        let resets: Vec<bool> = rows.map(|row| self.resets[row]).collect();
+        Sequences::new(states, &resets)
     }
 }
 
@@ -69,6 +120,8 @@ pub(crate) struct Batches {
     rows: Rows,
     order: Vec<usize>,
     columns: Option<RolloutTensors>,
+    /// Of policies with memory.
+    sequences: Option<SequenceColumns>,
     /// Order and advantages of the current epoch.
     epoch: Option<(Tensor, Tensor)>,
     /// The number of the next minibatch on the device. With it, a rollout takes the memory of the one before,
@@ -86,6 +139,7 @@ impl Batches {
             rows,
             order: Vec::new(),
             columns: None,
+            sequences: None,
             epoch: None,
             at: None,
         }
@@ -152,6 +206,18 @@ impl Batches {
             }
             columns => *columns = Some(new),
         }
+        self.sequences = match rollout.states.as_slice() {
+            [] => None,
+            states => Some(SequenceColumns {
+                steps: rollout.steps,
+                states: upload(
+                    Tensor::f_from_slice(states)?.f_view([rollout.envs as i64, -1])?,
+                    self.device,
+                )?,
+                resets: rollout.resets.clone(),
+                order: (0..rollout.envs).collect(),
+            }),
+        };
         self.order.clear();
         self.order.extend(0..n);
         Ok(())
@@ -166,7 +232,10 @@ impl Batches {
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
         if self.minibatch < self.order.len() {
-            shuffle(&mut self.order, random);
+            match &mut self.sequences {
+                None => shuffle(&mut self.order, random),
+                Some(sequences) => sequences.shuffle(self.minibatch, random, &mut self.order),
+            }
         }
         let mut own: Vec<f32> = self.order.iter().map(|i| advantages[*i]).collect();
         let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
@@ -210,7 +279,11 @@ impl Batches {
             return Err(TchError::Torch("no rollout is loaded".into()));
         };
         let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
-        columns.pick(&order.f_narrow(0, start, len)?, advantages.f_narrow(0, start, len)?, self.rows)
+        let rows = order.f_narrow(0, start, len)?;
+        let mut batch = columns.pick(&rows, advantages.f_narrow(0, start, len)?, self.rows)?;
+        let sequences = self.sequences.as_ref().map(|sequences| sequences.get(k, self.minibatch));
+        batch.sequences = sequences.transpose()?;
+        Ok(batch)
     }
 
     /// The minibatch after the last one of the epoch; only for those [in turn](Batches::in_turn).
@@ -268,6 +341,7 @@ impl RolloutTensors {
             returns: pick(&self.returns)?,
             advantages,
             weights: self.weights.as_ref().map(pick).transpose()?,
+            sequences: None,
         })
     }
 }
@@ -357,6 +431,35 @@ mod tests {
         let mut sorted = first;
         sorted.sort_unstable();
         assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn batch_2_minibatch_has_whole_rollouts_of_some_environments() {
+        let (steps, envs, minibatch) = (3, 6, 6);
+        let mut sequences = SequenceColumns {
+            steps,
+            states: Tensor::arange(2 * envs as i64, (Kind::Float, Device::Cpu)).view([envs as i64, 2]),
+            resets: (0..steps * envs).map(|row| row == envs + 4).collect(),
+            order: (0..envs).collect(),
+        };
+        let mut rows: Vec<usize> = (0..steps * envs).collect();
+        sequences.shuffle(minibatch, &mut Seeds::new(0).generator(Purpose::Shuffle, 0, 0), &mut rows);
+        let mut all = rows.clone();
+        all.sort_unstable();
+        assert_eq!(all, (0..steps * envs).collect::<Vec<_>>(), "BATCH-1");
+        assert_ne!(sequences.order, (0..envs).collect::<Vec<_>>());
+        for (k, (rows, own)) in rows.chunks(minibatch).zip(sequences.order.chunks(2)).enumerate() {
+            for (step, row) in rows.chunks(2).enumerate() {
+                assert_eq!(row, [step * envs + own[0], step * envs + own[1]]);
+            }
+            assert_eq!(sequences.envs(minibatch), 2);
+            let found = sequences.get(k, minibatch).unwrap();
+            let states = Vec::<f32>::try_from(found.state().flatten(0, -1)).unwrap();
+            let expected: Vec<f32> =
+                own.iter().flat_map(|env| [2.0 * *env as f32, 2.0 * *env as f32 + 1.0]).collect();
+            assert_eq!(states, expected);
+            assert_eq!(found.has_resets(), own.contains(&4));
+        }
     }
 
     #[test]

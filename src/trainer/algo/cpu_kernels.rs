@@ -23,15 +23,17 @@ use tch::Device;
 
 fn unsupported() -> TrainerError {
     TrainerError::usage(
-        "policy.kernel = \"native\" needs fully connected networks on the CPU, actions of one part and no action masks",
+        "policy.kernel = \"native\" needs fully connected networks on the CPU, actions of one part, and neither action masks nor memory",
         "set policy.kernel = \"auto\"",
     )
 }
 
-/// Refuses actions for which the native kernels are forced and do not exist.
+/// Refuses actions and networks for which the native kernels are forced and do not exist.
 pub(crate) fn check(experiment: &Experiment, spec: &Spec) -> Result<(), TrainerError> {
     match experiment.policy.kernel {
-        Kernel::Native if spec.actions.sizes().len() > 1 => Err(unsupported()),
+        Kernel::Native if spec.actions.sizes().len() > 1 || experiment.policy.memory.is_some() => {
+            Err(unsupported())
+        }
         _ => Ok(()),
     }
 }
@@ -101,7 +103,8 @@ pub(crate) struct KernelLossStats {
 
 impl CpuKernels {
     /// `None` where `policy.kernel` is `libtorch`, and where the passes do not exist: on GPUs, with
-    /// convolutions, for pixels, for actions of several parts, with masks. An error where they do not exist and `policy.kernel` is `native`.
+    /// convolutions or memory, for pixels, for actions of several parts, with masks. An error where they do not exist
+    /// and `policy.kernel` is `native`.
     fn new(
         layout: &Layout,
         build: &BuildContext<'_>,

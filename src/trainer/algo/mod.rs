@@ -33,7 +33,9 @@ pub mod twin_critics;
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters};
 use crate::distributed::ProcessGroup;
-use crate::env::{self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, VectorEnv, Watcher};
+use crate::env::{
+    self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, StepOutcome, VectorEnv, Watcher,
+};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Layout;
 use crate::replay::ReplayMark;
@@ -226,6 +228,10 @@ pub trait Greedy {
         masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
+    /// All environments have been reset: a policy with memory forgets what it has seen.
+    fn start_episodes(&mut self) {}
+    /// A policy with memory forgets what it has seen of the environments whose episode ended in this step.
+    fn end_episodes(&mut self, _outcome: &StepOutcome) {}
     /// Its estimate for environment `env` in the latest [`Greedy::act`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None

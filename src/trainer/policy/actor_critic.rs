@@ -6,13 +6,14 @@
 //!
 //! Invariants:
 //! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01,
-//!   critic 1, auxiliary value 1), biases 0. `impala` begins as in CleanRL's ppg_procgen.py: the weights of
+//!   critic 1, auxiliary value 1; memory 1), biases 0. `impala` begins as in CleanRL's ppg_procgen.py: the weights of
 //!   each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
 //! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch:
 //!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
-//!   continuous actions); shared layers are `network.0.weight`.
+//!   continuous actions); shared layers are `network.0.weight`, an LSTM behind them `lstm.weight_ih_l0`.
 
 use super::distribution::Distribution;
+use super::memory::{self, Memory, Sequences};
 use super::parameters::{InitialValues, ParameterEntry, Parameters, initial};
 use super::trunk::{self, BackwardSplit, Trunk};
 use crate::env::{ActionSpace, Actions, Spec};
@@ -47,13 +48,15 @@ impl WeightInit {
 /// The place of every parameter in the flat buffer.
 ///
 /// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when
-/// there are any, the trunk's convolutions and shared layers.
+/// there are any, the trunk's convolutions, shared layers and memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     /// Convolutions in front, for images.
     pub(crate) trunk: Option<Trunk>,
     /// Layers that actor and critic share, each followed by the activation.
     pub shared: Vec<Layer>,
+    /// Behind the shared layers.
+    pub(crate) memory: Option<Memory>,
     /// Layers of the critic, input first; its last one is linear.
     pub critic: Vec<Layer>,
     /// Layers of the actor, input first; its last one is linear: logits, or means.
@@ -79,6 +82,7 @@ impl Layout {
         let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = Layout {
             shared: Vec::new(),
+            memory: None,
             critic: Vec::new(),
             actor: Vec::new(),
             sizes: spec.actions.sizes().to_vec(),
@@ -101,7 +105,7 @@ impl Layout {
             inputs = trunk.outputs;
         }
         let mut hidden: &[u32] = &policy.hidden;
-        if policy.shared || layout.trunk.is_some() {
+        if policy.shared || layout.trunk.is_some() || policy.memory.is_some() {
             let mut index = layout.trunk.as_ref().map_or(0, |trunk| trunk.next_index);
             for width in hidden {
                 let layer =
@@ -111,6 +115,13 @@ impl Layout {
                 (inputs, index) = (*width as usize, index + 2);
             }
             hidden = &[];
+        }
+        if let Some(memory) = Memory::new(policy, inputs) {
+            for (name, shape, start) in memory.parameters() {
+                layout.entry(&name, shape, start);
+            }
+            inputs = memory.size;
+            layout.memory = Some(memory);
         }
         // CleanRL's single layers are not a Sequential: their names have no index.
         layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
@@ -140,7 +151,7 @@ impl Layout {
         outputs: usize,
         (between, head): (InitialValues, InitialValues),
     ) -> Vec<Layer> {
-        if hidden.is_empty() && !self.shared.is_empty() {
+        if hidden.is_empty() && (!self.shared.is_empty() || self.memory.is_some()) {
             return vec![self.linear(name, inputs, outputs, head)];
         }
         let widths: Vec<usize> = std::iter::once(inputs)
@@ -177,7 +188,12 @@ impl Layout {
 
     /// The plain-Rust passes can run it: dense layers only.
     pub(crate) fn is_dense(&self) -> bool {
-        self.trunk.is_none()
+        self.trunk.is_none() && self.memory.is_none()
+    }
+
+    /// Numbers of the memory's state of one environment; 0 without memory.
+    pub(crate) fn state_len(&self) -> usize {
+        self.memory.as_ref().map_or(0, Memory::state_len)
     }
 
     /// Numbers that the actor gives per observation: logits or means.
@@ -205,6 +221,19 @@ pub struct PolicyOutput {
     pub values: Tensor,
     /// Values of the auxiliary head, `[batch]`, when it was requested.
     pub aux: Option<Tensor>,
+    /// States of the memory after the last step, `[envs, state_len]`, of networks that have one.
+    pub(crate) state: Option<Tensor>,
+}
+
+/// A batch for the networks.
+#[derive(Clone, Copy)]
+pub(crate) struct PolicyInput<'a> {
+    /// `[batch, ...]`: f32, or u8 pixels.
+    pub(crate) observations: &'a Tensor,
+    /// `[batch, choices]`, 0 where a choice is not allowed.
+    pub(crate) masks: Option<&'a Tensor>,
+    /// The sequences that the batch consists of; networks with memory need them.
+    pub(crate) sequences: Option<&'a Sequences>,
 }
 
 /// Which parts of the networks take part, for algorithms that train them in phases.
@@ -279,26 +308,18 @@ impl ActorCritic {
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: ForwardOptions) -> Result<PolicyOutput, TchError> {
-        self.forward_masked(observations, None, pass)
+        let input = PolicyInput { observations, masks: None, sequences: None };
+        self.forward_split(input, pass, false).map(|(output, _)| output)
     }
 
-    /// The same with masks `[batch, choices]`, 0 where a choice is not allowed.
-    pub(crate) fn forward_masked(
-        &self,
-        observations: &Tensor,
-        masks: Option<&Tensor>,
-        pass: ForwardOptions,
-    ) -> Result<PolicyOutput, TchError> {
-        self.forward_split((observations, masks), pass, false).map(|(output, _)| output)
-    }
-
-    /// The same, `cut` behind the convolutions.
+    /// The same with masks and sequences, `cut` behind the convolutions.
     pub(crate) fn forward_split(
         &self,
-        (observations, masks): (&Tensor, Option<&Tensor>),
+        input: PolicyInput<'_>,
         pass: ForwardOptions,
         cut: bool,
     ) -> Result<(PolicyOutput, Option<BackwardSplit>), TchError> {
+        let PolicyInput { observations, masks, sequences } = input;
         let mut at = 0;
         let mut take = |count: usize| {
             let taken = &self.parameters.tensors()[at..at + count];
@@ -318,7 +339,15 @@ impl ActorCritic {
             let pair = take(2);
             value = self.activate(&trunk::linear(&value, pair)?)?;
         }
-        let value = trunk::as_kind(&value, Kind::Float)?;
+        let mut value = trunk::as_kind(&value, Kind::Float)?;
+        let mut state = None;
+        if let Some(memory) = &self.layout.memory {
+            let Some(sequences) = sequences else {
+                return Err(TchError::Torch("a policy with memory needs sequences".into()));
+            };
+            let (outputs, last) = memory.forward(take(memory::PARAMETERS), &value, sequences)?;
+            (value, state) = (outputs, Some(last));
+        }
         let seen_by_critic = if pass.detached { value.f_detach()? } else { value.shallow_clone() };
         let critic = take(2 * self.layout.critic.len());
         let values = self.last(critic, &self.hidden(critic, &seen_by_critic)?)?.f_view([-1])?;
@@ -333,7 +362,7 @@ impl ActorCritic {
             Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
-        Ok((PolicyOutput { distribution, values, aux }, split))
+        Ok((PolicyOutput { distribution, values, aux, state }, split))
     }
 
     fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {
@@ -406,7 +435,7 @@ pub(crate) struct Terms<'a> {
 
 impl DenseActorCritic {
     /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has
-    /// convolutions.
+    /// convolutions or memory.
     pub(crate) fn new(layout: &Layout, rows: usize) -> Option<DenseActorCritic> {
         if !layout.is_dense() {
             return None;
@@ -558,7 +587,7 @@ impl DenseActorCritic {
 mod tests {
     use super::*;
     use crate::env::{ObservationType, Spec};
-    use rankdeck_types::experiment::Policy;
+    use rankdeck_types::experiment::{MemoryKind, Policy};
 
     fn policy(hidden: &[u32]) -> Policy {
         Policy { hidden: hidden.to_vec(), ..Policy::default() }
@@ -596,6 +625,46 @@ mod tests {
             ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]
         );
         assert_eq!(names(&layout)[8..], ["critic.weight", "critic.bias", "actor.weight", "actor.bias"]);
+    }
+
+    /// The names and sizes of CleanRL's ppo_atari_lstm.py, with as many frames as it stacks there: one.
+    #[test]
+    fn policy_2_memory_follows_the_shared_layers() {
+        let spec = Spec {
+            observation_shape: vec![1, 84, 84],
+            observation_type: ObservationType::U8,
+            actions: ActionSpace::Discrete { n: 4 },
+        };
+        let lstm = Policy {
+            network: NetworkKind::Nature,
+            memory: Some(MemoryKind::Lstm),
+            memory_size: Some(128),
+            ..policy(&[512])
+        };
+        let layout = Layout::new(&spec, &lstm, false).unwrap();
+        assert_eq!(
+            names(&layout)[6..],
+            [
+                "network.7.weight",
+                "network.7.bias",
+                "lstm.weight_ih_l0",
+                "lstm.weight_hh_l0",
+                "lstm.bias_ih_l0",
+                "lstm.bias_hh_l0",
+                "critic.weight",
+                "critic.bias",
+                "actor.weight",
+                "actor.bias"
+            ]
+        );
+        assert_eq!(layout.entries[8].shape, [512, 512]);
+        assert_eq!(layout.entries[14].shape, [4, 128]);
+        assert_eq!((layout.state_len(), layout.is_dense()), (256, false));
+        let mingru = Policy { memory: Some(MemoryKind::MinGru), memory_size: Some(16), ..policy(&[]) };
+        let layout = Layout::new(&Spec::discrete(4, 2), &mingru, false).unwrap();
+        assert_eq!(names(&layout)[0], "mingru.linear_z.weight");
+        assert_eq!(names(&layout)[4..6], ["critic.weight", "critic.bias"]);
+        assert_eq!((layout.entries[0].shape.as_slice(), layout.state_len()), ([16, 4].as_slice(), 16));
     }
 
     #[test]

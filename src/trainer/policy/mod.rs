@@ -4,6 +4,7 @@ pub(crate) mod acting;
 pub mod actor_critic;
 pub(crate) mod continuous;
 pub mod distribution;
+pub(crate) mod memory;
 pub(crate) mod parameters;
 pub mod q_network;
 pub(crate) mod trunk;

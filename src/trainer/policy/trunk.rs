@@ -310,7 +310,7 @@ impl BackwardSplit {
 mod tests {
     use super::*;
     use crate::env::{ActionSpace, ObservationType, Spec};
-    use crate::policy::actor_critic::{ActorCritic, ForwardOptions, Layout};
+    use crate::policy::actor_critic::{ActorCritic, ForwardOptions, Layout, PolicyInput};
     use crate::policy::q_network::{QLayout, QNetwork};
     use rankdeck_kernel::numpy_random::Generator;
     use rankdeck_kernel::seeds::Seeds;
@@ -487,7 +487,8 @@ mod tests {
         };
         let run = |cut: bool| {
             let (policy, q) = (actor_critic(), q());
-            let (output, first) = policy.forward_split((&pixels, None), ForwardOptions::PLAIN, cut).unwrap();
+            let input = PolicyInput { observations: &pixels, masks: None, sequences: None };
+            let (output, first) = policy.forward_split(input, ForwardOptions::PLAIN, cut).unwrap();
             (&output.values * 2.0 + output.distribution.entropy().unwrap()).sum(Kind::Float).backward();
             let (values, second) = q.forward_split(q.online.tensors(), &pixels, cut).unwrap();
             values.square().sum(Kind::Float).backward();

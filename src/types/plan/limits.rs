@@ -22,6 +22,7 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
     }
     let mut found = environment(env, learn, &experiment.policy);
     found.extend(unused_keys(experiment, env, learn));
+    found.extend(without_effect(memory_keys(&experiment.policy, learn)));
     found.extend(never_learns(experiment, learn));
     found
 }
@@ -114,7 +115,7 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
     let of = |others: &str| format!("only {others} use it, not `{name}`");
     let for_images = || "it applies to networks for images, but `policy.network` is `mlp`".to_owned();
     let builtin = env.is_builtin() && BUILTIN_ENVS.contains(&env.id.as_str());
-    let rows: [(bool, &str, String); 17] = [
+    let rows: [(bool, &'static str, String); 17] = [
         (off_policy && collect.normalise_observations, "collect.normalise_observations", of(ON)),
         (off_policy && collect.normalise_rewards, "collect.normalise_rewards", of(ON)),
         (
@@ -171,6 +172,38 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
                 .into(),
         ),
     ];
+    without_effect(rows)
+}
+
+/// Keys that a policy with memory cannot have, and those that need one.
+fn memory_keys(policy: &Policy, learn: &Learn) -> Vec<(bool, &'static str, String)> {
+    let has_memory = policy.memory.is_some();
+    vec![
+        (
+            has_memory && !matches!(learn, Learn::Ppo(_) | Learn::A2c(_)),
+            "policy.memory",
+            format!("only `ppo` and `a2c` use it, not `{}`", learn.name()),
+        ),
+        (
+            !has_memory && policy.memory_size.is_some(),
+            "policy.memory_size",
+            "`policy.memory` is not set".into(),
+        ),
+        (
+            has_memory && policy.kernel == Kernel::Native,
+            "policy.kernel",
+            "the native kernel does not support policies with memory".into(),
+        ),
+        (
+            has_memory && policy.cuda_graphs,
+            "policy.cuda_graphs",
+            "updates of policies with memory depend on where episodes end, and cannot be captured".into(),
+        ),
+    ]
+}
+
+/// The errors for keys that are set and have no effect: of the rows that hold, key and reason.
+fn without_effect(rows: impl IntoIterator<Item = (bool, &'static str, String)>) -> Vec<PlanError> {
     let unused = rows.into_iter().filter(|(set, ..)| *set);
     unused
         .map(|(_, key, why)| {
@@ -268,6 +301,19 @@ fn rollout_problem(experiment: &Experiment, learn: &Learn, local_envs: u64) -> O
             format!(
                 "set `learn.num_minibatches` to a divisor of {local}, such as {}",
                 divisor(local, minibatches)
+            ),
+            "learn.num_minibatches",
+        );
+    }
+    if experiment.policy.memory.is_some() && !local_envs.is_multiple_of(minibatches) {
+        return size_error(
+            format!(
+                "cannot split the {local_envs} environments of each rank into {minibatches} minibatches: `policy.memory` \
+                 learns from whole rollouts"
+            ),
+            format!(
+                "set `learn.num_minibatches` to a divisor of {local_envs}, such as {}",
+                divisor(local_envs, minibatches)
             ),
             "learn.num_minibatches",
         );
@@ -418,6 +464,16 @@ mod tests {
         let native = format!("{masks}[policy]\nkernel = 'native'\n");
         assert_eq!(keys("module:Any-v0", "ppo", &native), ["policy.kernel"]);
         assert_eq!(keys("Pendulum-v1", "sac", "[policy]\nkernel = 'native'\n"), ["policy.kernel"]);
+        for (algorithm, rest, key) in [
+            ("ppg", "memory = 'lstm'", "policy.memory"),
+            ("dqn", "memory = 'mingru'", "policy.memory"),
+            ("ppo", "memory_size = 64", "policy.memory_size"),
+            ("ppo", "memory = 'lstm'\nkernel = 'native'", "policy.kernel"),
+            ("a2c", "memory = 'mingru'\ncuda_graphs = true", "policy.cuda_graphs"),
+        ] {
+            let text = format!("[policy]\n{rest}\n");
+            assert_eq!(keys("CartPole-v1", algorithm, &text), [key], "{algorithm} {rest}");
+        }
     }
 
     #[test]
@@ -435,6 +491,8 @@ mod tests {
             ("module:Any-v0", "dqn", "worker = 'python'\naction_masks = false\n"),
             ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
             ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
+            ("CartPole-v1", "ppo", "[policy]\nmemory = 'lstm'\nmemory_size = 64\n"),
+            ("PongNoFrameskip-v4", "a2c", "[policy]\nnetwork = 'nature'\nmemory = 'mingru'\n"),
             (
                 "PongNoFrameskip-v4",
                 "dqn",
@@ -475,6 +533,9 @@ mod tests {
             ("ppg", 4, "policy_iterations = 2\naux_num_minibatches = 4", 2, None),
             ("ppo", 6, "[collect]\ndouble_buffer = true", 2, Some("env.num_envs")),
             ("ppo", 8, "[collect]\ndouble_buffer = true", 2, None),
+            ("ppo", 8, "[policy]\nmemory = 'lstm'", 2, None),
+            ("ppo", 4, "[policy]\nmemory = 'lstm'", 2, Some("learn.num_minibatches")),
+            ("a2c", 1, "[policy]\nmemory = 'lstm'", 1, None),
         ] {
             assert_eq!(
                 size_key(algorithm, envs, rest, world).as_deref(),
