@@ -6,7 +6,7 @@ integers `[batch]` or, of several parts, `[batch, parts]`, or numbers `[batch, n
 last, 0 at the first step of an episode, and returns actions and states. The trainer's normalization is included. Needs PyTorch; ONNX also
 `onnx`.
 """
-import json, struct, sys
+import json, math, struct, sys
 
 import torch
 from torch import nn
@@ -40,6 +40,7 @@ class Policy(nn.Module):
         self.shape = json.loads(meta["observation_shape"])
         self.masked = json.loads(meta["experiment"])["env"].get("action_masks", False)
         self.memory = meta.get("memory")
+        self.branches = json.loads(meta.get("branches", "[]"))
         self.pixels = meta["observation_type"] == "u8"
         self.scale, self.clip = float(meta["observation_scale"]), float(meta["observation_clip"])
         self.normalised = "observations.mean" in tensors
@@ -78,8 +79,28 @@ class Policy(nn.Module):
         """Images to numbers."""
         if len(self.shape) == 2:
             x = x.unsqueeze(1)
-        x = x.float() / 255.0 if self.pixels else x.float()
-        layers = self.layers("network.", 4)
+        return self.features(x.float() / 255.0 if self.pixels else x.float(), self.layers("network.", 4))
+
+    def join(self, x):
+        """Flat Dict observations to the features of their images and other values."""
+        x, parts, others, start = x.flatten(1), [], [], 0
+        for branch in self.branches:
+            shape = branch["shape"]
+            end = start + math.prod(shape)
+            part = x[:, start:end].float()
+            start = end
+            if branch["image"]:
+                image = part.reshape(-1, *shape) / (255.0 if branch["bytes"] else 1.0)
+                image = image.permute(0, 3, 1, 2) if branch["last"] else image
+                parts.append(self.features(image, self.layers("network.%s." % branch["key"], 4)))
+            else:
+                others.append(part / (255.0 if self.pixels else 1.0))
+        if others:
+            parts.append(self.dense(torch.cat(others, 1), self.layers("network.vector.", 2), linear_end=False))
+        return torch.cat(parts, 1)
+
+    def features(self, x, layers):
+        """Images from 0 to 1 through convolutions."""
         if self.network == "nature":
             for (weight, bias), stride in zip(layers, (4, 2, 1)):
                 x = F.relu(F.conv2d(x, weight, bias, stride))
@@ -109,13 +130,15 @@ class Policy(nn.Module):
         others = list(others)
         masks = others.pop(0) if self.masked else None
         images = self.network != "mlp"
-        if images:
+        if self.branches:
+            x = self.join(observations)
+        elif images:
             x = self.convolve(observations)
         else:
             x = observations.flatten(1).float() * self.scale
         if self.normalised:
             x = ((x.double() - self.mean) / self.deviation).clamp(-self.clip, self.clip).float()
-        shared = self.layers("network.", 2)
+        shared = self.layers("network.shared." if self.branches else "network.", 2)
         if self.algorithm == "dqn":
             advantages = self.layers("advantage.", 2)
             if not advantages:

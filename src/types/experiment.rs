@@ -330,6 +330,9 @@ keys! {
         /// Channels of the three convolutions of `nature` or the three sequences of `impala`.
         channels: Option<Vec<u32>> [Integers(1..=65536)]
             => "`[32, 64, 64]` for `nature`, `[16, 32, 32]` for `impala`",
+        /// Widths of the hidden layers for values beside images in `Dict` observations (`ppo`, `ppg`, `a2c`);
+        /// each image has its own convolutions.
+        vector_hidden: Option<Vec<u32>> [Integers(1..=65536)] => "`[64]`",
         /// Activation between the layers of `mlp`; the other networks use ReLU.
         activation: Activation = Activation::Tanh,
         /// Share the hidden layers between actor and critic; networks for images always do.

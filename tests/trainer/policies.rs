@@ -56,6 +56,8 @@ def play(meta, act, seed):
     size = policy.get('memory_size', 0) * (2 if policy.get('memory') == 'lstm' else 1)
     states = np.zeros([3, size], np.float32)
     while not over:
+        if isinstance(env.observation_space, gymnasium.spaces.Dict):
+            seen = gymnasium.spaces.flatten(env.observation_space, seen).astype(np.float32)
         # As a batch of another size than the one that it was made with.
         inputs = {'observations': np.stack([seen] * 3)}
         if 'action_mask' in info:
@@ -249,6 +251,10 @@ fn exported_torchscript_and_onnx_act_as_the_trainer() {
         (
             "masked_env:Masked-info-v0",
             format!("[policy]\nmemory = 'lstm'\nmemory_size = 6\n{steps}[learn]\nalgorithm = 'ppo'\n"),
+        ),
+        (
+            "masked_env:Mixed-v0",
+            format!("[policy]\n{impala}vector_hidden = [5]\n{steps}[learn]\nalgorithm = 'ppo'\n"),
         ),
         (
             "Pendulum-v1",

@@ -152,6 +152,7 @@ fn spec<T: ClassicTask>() -> Spec {
     Spec {
         observation_shape: vec![T::OBSERVATION],
         observation_type: ObservationType::F32,
+        branches: Vec::new(),
         actions: T::actions(),
     }
 }

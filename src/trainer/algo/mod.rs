@@ -329,6 +329,12 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
 /// needs no environment is refused with the [sizes](Sizes::resolve).
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
+    if !spec.branches.is_empty() && experiment.collect.normalise_observations {
+        return Err(TrainerError::usage(
+            "collect.normalise_observations does not support the images of a Dict observation",
+            "set collect.normalise_observations = false, or policy.network = \"mlp\"",
+        ));
+    }
     match learn {
         Learn::Ppo(_) | Learn::A2c(_) => {
             cpu_kernels::check(experiment, spec)?;

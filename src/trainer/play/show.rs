@@ -287,6 +287,7 @@ mod tests {
         Spec {
             observation_shape: shape.to_vec(),
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 2 },
         }
     }

@@ -12,6 +12,7 @@
 //!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
 //!   continuous actions); shared layers are `network.0.weight`, an LSTM behind them `lstm.weight_ih_l0`.
 
+use super::branches::{self, Branches};
 use super::distribution::Distribution;
 use super::memory::{self, Memory, Sequences};
 use super::parameters::{InitialValues, ParameterEntry, Parameters, initial};
@@ -53,6 +54,8 @@ impl WeightInit {
 pub struct Layout {
     /// Convolutions in front, for images.
     pub(crate) trunk: Option<Trunk>,
+    /// In front, for observations with images and other values.
+    pub(crate) branches: Option<Branches>,
     /// Layers that actor and critic share, each followed by the activation.
     pub shared: Vec<Layer>,
     /// Behind the shared layers.
@@ -79,7 +82,12 @@ impl Layout {
     /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do
     /// not fit.
     pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
-        let trunk = Trunk::new(&spec.observation_shape, policy)?;
+        let branches = Branches::new(spec, policy)?;
+        let trunk = match branches {
+            Some(_) => None,
+            None => Trunk::new(&spec.observation_shape, policy)?,
+        };
+        let for_images = trunk.is_some() || branches.is_some();
         let mut layout = Layout {
             shared: Vec::new(),
             memory: None,
@@ -88,28 +96,34 @@ impl Layout {
             sizes: spec.actions.sizes().to_vec(),
             log_std: None,
             aux: None,
-            activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
+            activation: if for_images { Activation::Relu } else { policy.activation },
             entries: Vec::new(),
             len: 0,
             trunk,
+            branches,
         };
         let starts = WeightInit::of(policy.network);
         let mut inputs = spec.observation_len();
+        let (mut prefix, mut index) = ("network", 0);
         if let Some(trunk) = layout.trunk.clone() {
-            for (i, convolution) in trunk.convolutions.iter().enumerate() {
-                let start = trunk.start_norm(i).map_or(starts.hidden, InitialValues::Normed);
-                layout.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
-                let outputs = vec![convolution.outputs as i64];
-                layout.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
+            layout.convolutions(&trunk, starts.hidden);
+            (inputs, index) = (trunk.outputs, trunk.next_index);
+        }
+        if let Some(all) = layout.branches.clone() {
+            all.images.iter().for_each(|image| layout.convolutions(&image.trunk, starts.hidden));
+            let mut width = all.inputs();
+            for (i, hidden) in all.hidden.iter().enumerate() {
+                let name = format!("{}.{}", branches::VECTOR_LAYERS, 2 * i);
+                layout.linear(&name, width, *hidden, starts.hidden);
+                width = *hidden;
             }
-            inputs = trunk.outputs;
+            (inputs, prefix) = (all.outputs(), branches::SHARED_LAYERS);
         }
         let mut hidden: &[u32] = &policy.hidden;
-        if policy.shared || layout.trunk.is_some() || policy.memory.is_some() {
-            let mut index = layout.trunk.as_ref().map_or(0, |trunk| trunk.next_index);
+        if policy.shared || for_images || policy.memory.is_some() {
             for width in hidden {
                 let layer =
-                    layout.linear(&format!("network.{index}"), inputs, *width as usize, starts.hidden);
+                    layout.linear(&format!("{prefix}.{index}"), inputs, *width as usize, starts.hidden);
                 layout.shared.push(layer);
                 // The activation takes an index too.
                 (inputs, index) = (*width as usize, index + 2);
@@ -169,6 +183,15 @@ impl Layout {
             .collect()
     }
 
+    fn convolutions(&mut self, trunk: &Trunk, dense: InitialValues) {
+        for (i, convolution) in trunk.convolutions.iter().enumerate() {
+            let start = trunk.start_norm(i).map_or(dense, InitialValues::Normed);
+            self.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
+            let outputs = vec![convolution.outputs as i64];
+            self.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
+        }
+    }
+
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: InitialValues) -> Layer {
         let shape = vec![outputs as i64, inputs as i64];
         Layer {
@@ -188,7 +211,7 @@ impl Layout {
 
     /// The plain-Rust passes can run it: dense layers only.
     pub(crate) fn is_dense(&self) -> bool {
-        self.trunk.is_none() && self.memory.is_none()
+        self.trunk.is_none() && self.branches.is_none() && self.memory.is_none()
     }
 
     /// Numbers of the memory's state of one environment; 0 without memory.
@@ -326,9 +349,10 @@ impl ActorCritic {
             at += count;
             taken
         };
-        let mut value = match &self.layout.trunk {
-            Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
-            None => observations.shallow_clone(),
+        let mut value = match (&self.layout.trunk, &self.layout.branches) {
+            (Some(trunk), _) => trunk.forward(take(trunk.parameters()), observations)?,
+            (None, Some(branches)) => branches.forward(take(branches.parameters()), observations)?,
+            (None, None) => observations.shallow_clone(),
         };
         let mut split = None;
         if cut && self.layout.trunk.is_some() {
@@ -615,6 +639,7 @@ mod tests {
         let spec = Spec {
             observation_shape: vec![4, 84, 84],
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 4 },
         };
         let nature = Policy { network: NetworkKind::Nature, ..policy(&[512]) };
@@ -633,6 +658,7 @@ mod tests {
         let spec = Spec {
             observation_shape: vec![1, 84, 84],
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 4 },
         };
         let lstm = Policy {

@@ -2,6 +2,7 @@
 
 pub(crate) mod acting;
 pub mod actor_critic;
+pub(crate) mod branches;
 pub(crate) mod continuous;
 pub mod distribution;
 pub(crate) mod memory;

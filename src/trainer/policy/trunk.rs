@@ -79,16 +79,24 @@ impl Trunk {
     pub(crate) fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
         match policy.network {
             NetworkKind::Mlp => Ok(None),
-            NetworkKind::Nature => {
-                Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?, policy).map(Some)
-            }
-            NetworkKind::Impala => {
-                Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?, policy).map(Some)
-            }
+            NetworkKind::Nature | NetworkKind::Impala => Trunk::named("network", shape, policy).map(Some),
         }
     }
 
-    fn nature(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
+    /// The trunk of a `policy` for images, with this prefix in the names of its parameters.
+    pub(crate) fn named(prefix: &str, shape: &[usize], policy: &Policy) -> Result<Trunk, TrainerError> {
+        match policy.network {
+            NetworkKind::Impala => Trunk::impala(prefix, shape, &channels(policy, &IMPALA_CHANNELS)?, policy),
+            _ => Trunk::nature(prefix, shape, &channels(policy, &NATURE_CHANNELS)?, policy),
+        }
+    }
+
+    fn nature(
+        prefix: &str,
+        shape: &[usize],
+        channels: &[u32],
+        policy: &Policy,
+    ) -> Result<Trunk, TrainerError> {
         if channels.len() != NATURE.len() {
             return Err(TrainerError::usage(
                 format!("invalid policy.channels = {channels:?}: expected {} positive counts", NATURE.len()),
@@ -101,7 +109,7 @@ impl Trunk {
             if height < kernel || width < kernel {
                 return Err(refused(shape, "nature", 36));
             }
-            let (name, outputs) = (format!("network.{}", 2 * i), *outputs as usize);
+            let (name, outputs) = (format!("{prefix}.{}", 2 * i), *outputs as usize);
             convolutions.push(Convolution {
                 name,
                 inputs,
@@ -125,7 +133,12 @@ impl Trunk {
         })
     }
 
-    fn impala(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
+    fn impala(
+        prefix: &str,
+        shape: &[usize],
+        channels: &[u32],
+        policy: &Policy,
+    ) -> Result<Trunk, TrainerError> {
         let [mut inputs, mut height, mut width] = *shape else { return Err(refused(shape, "impala", 2)) };
         if height < 2 || width < 2 {
             return Err(refused(shape, "impala", 2));
@@ -134,7 +147,7 @@ impl Trunk {
         for (i, outputs) in channels.iter().enumerate() {
             let outputs = *outputs as usize;
             let mut add = |name: &str, inputs: usize| {
-                let name = format!("network.{i}.{name}");
+                let name = format!("{prefix}.{i}.{name}");
                 convolutions.push(Convolution { name, inputs, outputs, kernel: 3, stride: 1, padding: 1 });
             };
             add("conv", inputs);
@@ -319,6 +332,7 @@ mod tests {
         Spec {
             observation_shape: shape.to_vec(),
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n },
         }
     }

@@ -22,7 +22,7 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
     }
     let mut found = environment(env, learn, &experiment.policy);
     found.extend(unused_keys(experiment, env, learn));
-    found.extend(without_effect(memory_keys(&experiment.policy, learn)));
+    found.extend(without_effect(policy_keys(&experiment.policy, learn)));
     found.extend(never_learns(experiment, learn));
     found
 }
@@ -175,14 +175,24 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
     without_effect(rows)
 }
 
-/// Keys that a policy with memory cannot have, and those that need one.
-fn memory_keys(policy: &Policy, learn: &Learn) -> Vec<(bool, &'static str, String)> {
+/// Keys that a policy with memory cannot have, those that need one, and those for `Dict` observations.
+fn policy_keys(policy: &Policy, learn: &Learn) -> Vec<(bool, &'static str, String)> {
     let has_memory = policy.memory.is_some();
     vec![
         (
             has_memory && !matches!(learn, Learn::Ppo(_) | Learn::A2c(_)),
             "policy.memory",
             format!("only `ppo` and `a2c` use it, not `{}`", learn.name()),
+        ),
+        (
+            policy.vector_hidden.is_some() && learn.on_policy().is_none(),
+            "policy.vector_hidden",
+            format!("only {ON} use it, not `{}`", learn.name()),
+        ),
+        (
+            policy.vector_hidden.is_some() && policy.network == NetworkKind::Mlp,
+            "policy.vector_hidden",
+            "`policy.network` is `mlp`, which takes all values together".into(),
         ),
         (
             !has_memory && policy.memory_size.is_some(),
@@ -468,6 +478,7 @@ mod tests {
             ("ppg", "memory = 'lstm'", "policy.memory"),
             ("dqn", "memory = 'mingru'", "policy.memory"),
             ("ppo", "memory_size = 64", "policy.memory_size"),
+            ("ppo", "vector_hidden = [32]", "policy.vector_hidden"),
             ("ppo", "memory = 'lstm'\nkernel = 'native'", "policy.kernel"),
             ("a2c", "memory = 'mingru'\ncuda_graphs = true", "policy.cuda_graphs"),
         ] {
