@@ -10,7 +10,7 @@ use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
 use super::{arguments, bases, overrides, suggest, templates};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment};
+use rankdeck_types::experiment::{BUILTIN_ENVS, Experiment, OWN_ENVS};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -238,6 +238,7 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         && !id.trim().is_empty()
         && !is_name_only
         && !BUILTIN_ENVS.contains(&id)
+        && !id.starts_with(OWN_ENVS)
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
         // Gymnasium may have any other id; one that is close to a known one is a typo.

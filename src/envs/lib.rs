@@ -476,6 +476,7 @@ fn in_rust(env: &Env) -> Result<bool, EnvError> {
     let known = classic::spec_of(&env.id).is_some();
     match (env.worker, env.atari_keys().first()) {
         (EnvWorker::Rust, _) if !known => Err(EnvError::unknown(&env.id)),
+        (EnvWorker::Auto, _) if !known && env.is_builtin() => Err(EnvError::unknown(&env.id)),
         (EnvWorker::Rust | EnvWorker::Auto, Some(key)) if known => {
             Err(EnvError::Option { id: env.id.clone(), key })
         }
