@@ -19,6 +19,7 @@ use crate::policy::memory::Sequences;
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::NormAdv;
+use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
@@ -73,41 +74,69 @@ impl Minibatch {
     }
 }
 
-/// The rollouts of a rank's environments, as a policy with memory learns from them.
-struct SequenceColumns {
+/// The order of a rank's environments in an epoch, for policies with memory (BATCH-2).
+pub(super) struct EnvOrder {
     steps: usize,
-    /// States before the first step, `[envs, state_len]`, on the device.
-    states: Tensor,
-    /// As [`Rollout::resets`].
-    resets: Vec<bool>,
-    /// The environments in the order of the epoch.
-    order: Vec<usize>,
+    envs: Vec<usize>,
 }
 
-impl SequenceColumns {
-    /// Environments of a minibatch of so many rows.
-    fn envs(&self, minibatch: usize) -> usize {
-        (minibatch / self.steps.max(1)).max(1)
+impl EnvOrder {
+    /// For rollouts of `steps` steps.
+    pub(super) fn new(steps: usize) -> EnvOrder {
+        EnvOrder { steps: steps.max(1), envs: Vec::new() }
     }
 
-    /// Draws an order of the environments, and writes that of the rows (BATCH-2).
-    fn shuffle(&mut self, minibatch: usize, random: &mut Generator, rows: &mut Vec<usize>) {
-        shuffle(&mut self.order, random);
-        let all = self.order.len();
+    /// Begins with a rollout of so many rows, in its own order.
+    pub(super) fn restart(&mut self, rows: usize) {
+        self.envs.clear();
+        self.envs.extend(0..rows / self.steps);
+    }
+
+    /// Environments.
+    pub(super) fn count(&self) -> usize {
+        self.envs.len()
+    }
+
+    /// Draws an order of the environments, and writes that of the rows.
+    pub(super) fn shuffle(&mut self, minibatch: usize, random: &mut Generator, rows: &mut Vec<usize>) {
+        shuffle(&mut self.envs, random);
+        let all = self.envs.len();
         rows.clear();
-        for own in self.order.chunks(self.envs(minibatch)) {
+        for own in self.envs.chunks((minibatch / self.steps).max(1)) {
             rows.extend((0..self.steps).flat_map(|step| own.iter().map(move |env| step * all + env)));
         }
     }
 
-    /// The sequences of minibatch `k` of so many rows.
-    fn get(&self, k: usize, minibatch: usize) -> Result<Sequences, TchError> {
-        let (each, all) = (self.envs(minibatch), self.order.len());
-        let own = self.order.chunks(each).nth(k).unwrap_or_default();
+    /// The places in this order of the environments of minibatch `k` of so many rows.
+    pub(super) fn own(&self, k: usize, minibatch: usize) -> Range<usize> {
+        let each = (minibatch / self.steps).max(1);
+        k * each..(k + 1) * each
+    }
+
+    /// Writes the states before the rollout in this order, `[envs][state_len]`.
+    pub(super) fn gather(&self, rollout: &Rollout, to: &mut Vec<f32>) {
+        let each = rollout.states.len() / self.envs.len().max(1);
+        to.clear();
+        self.envs.iter().for_each(|env| to.extend_from_slice(&rollout.states[env * each..(env + 1) * each]));
+    }
+}
+
+/// The rollouts of a rank's environments, as a policy with memory learns from them.
+struct SequenceColumns {
+    order: EnvOrder,
+    /// States before the first step, `[envs, state_len]`, on the device, in the rollout's order.
+    states: Tensor,
+    /// As [`Rollout::resets`].
+    resets: Vec<bool>,
+}
+
+impl SequenceColumns {
+    /// The sequences of minibatch `k` of so many rows, which are `rows` of the rollout.
+    fn get(&self, k: usize, minibatch: usize, rows: &[usize]) -> Result<Sequences, TchError> {
+        let own = &self.order.envs[self.order.own(k, minibatch)];
         let indices: Vec<i64> = own.iter().map(|env| *env as i64).collect();
         let states = self.states.f_index_select(0, &upload_slice(&indices, self.states.device())?)?;
-        let rows = (0..self.steps).flat_map(|step| own.iter().map(move |env| step * all + env));
-        let resets: Vec<bool> = rows.map(|row| self.resets[row]).collect();
+        let resets: Vec<bool> = rows.iter().map(|row| self.resets[*row]).collect();
         Sequences::new(states, &resets)
     }
 }
@@ -208,15 +237,13 @@ impl Batches {
         }
         self.sequences = match rollout.states.as_slice() {
             [] => None,
-            states => Some(SequenceColumns {
-                steps: rollout.steps,
-                states: upload(
-                    Tensor::f_from_slice(states)?.f_view([rollout.envs as i64, -1])?,
-                    self.device,
-                )?,
-                resets: rollout.resets.clone(),
-                order: (0..rollout.envs).collect(),
-            }),
+            states => {
+                let mut order = EnvOrder::new(rollout.steps);
+                order.restart(n);
+                let states = Tensor::f_from_slice(states)?.f_view([rollout.envs as i64, -1])?;
+                let (states, resets) = (upload(states, self.device)?, rollout.resets.clone());
+                Some(SequenceColumns { order, states, resets })
+            }
         };
         self.order.clear();
         self.order.extend(0..n);
@@ -234,7 +261,7 @@ impl Batches {
         if self.minibatch < self.order.len() {
             match &mut self.sequences {
                 None => shuffle(&mut self.order, random),
-                Some(sequences) => sequences.shuffle(self.minibatch, random, &mut self.order),
+                Some(all) => all.order.shuffle(self.minibatch, random, &mut self.order),
             }
         }
         let mut own: Vec<f32> = self.order.iter().map(|i| advantages[*i]).collect();
@@ -281,8 +308,10 @@ impl Batches {
         let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
         let rows = order.f_narrow(0, start, len)?;
         let mut batch = columns.pick(&rows, advantages.f_narrow(0, start, len)?, self.rows)?;
-        let sequences = self.sequences.as_ref().map(|sequences| sequences.get(k, self.minibatch));
-        batch.sequences = sequences.transpose()?;
+        if let Some(sequences) = &self.sequences {
+            let own = k * self.minibatch..(k + 1) * self.minibatch;
+            batch.sequences = Some(sequences.get(k, self.minibatch, &self.order[own])?);
+        }
         Ok(batch)
     }
 
@@ -436,28 +465,34 @@ mod tests {
     #[test]
     fn batch_2_minibatch_has_whole_rollouts_of_some_environments() {
         let (steps, envs, minibatch) = (3, 6, 6);
-        let mut sequences = SequenceColumns {
-            steps,
-            states: Tensor::arange(2 * envs as i64, (Kind::Float, Device::Cpu)).view([envs as i64, 2]),
-            resets: (0..steps * envs).map(|row| row == envs + 4).collect(),
-            order: (0..envs).collect(),
-        };
+        let mut order = EnvOrder::new(steps);
+        order.restart(steps * envs);
         let mut rows: Vec<usize> = (0..steps * envs).collect();
-        sequences.shuffle(minibatch, &mut Seeds::new(0).generator(Purpose::Shuffle, 0, 0), &mut rows);
+        order.shuffle(minibatch, &mut Seeds::new(0).generator(Purpose::Shuffle, 0, 0), &mut rows);
         let mut all = rows.clone();
         all.sort_unstable();
         assert_eq!(all, (0..steps * envs).collect::<Vec<_>>(), "BATCH-1");
-        assert_ne!(sequences.order, (0..envs).collect::<Vec<_>>());
-        for (k, (rows, own)) in rows.chunks(minibatch).zip(sequences.order.chunks(2)).enumerate() {
+        assert_ne!(order.envs, (0..envs).collect::<Vec<_>>());
+        let mut rollout = Rollout::new(&crate::env::Spec::discrete(1, 2), steps, envs, false);
+        rollout.states = (0..2 * envs).map(|i| i as f32).collect();
+        let mut gathered = Vec::new();
+        order.gather(&rollout, &mut gathered);
+        let sequences = SequenceColumns {
+            states: Tensor::from_slice(&rollout.states).view([envs as i64, 2]),
+            resets: (0..steps * envs).map(|row| row == envs + 4).collect(),
+            order,
+        };
+        for (k, rows) in rows.chunks(minibatch).enumerate() {
+            let own = sequences.order.envs[sequences.order.own(k, minibatch)].to_vec();
             for (step, row) in rows.chunks(2).enumerate() {
                 assert_eq!(row, [step * envs + own[0], step * envs + own[1]]);
             }
-            assert_eq!(sequences.envs(minibatch), 2);
-            let found = sequences.get(k, minibatch).unwrap();
+            let found = sequences.get(k, minibatch, rows).unwrap();
             let states = Vec::<f32>::try_from(found.state().flatten(0, -1)).unwrap();
             let expected: Vec<f32> =
-                own.iter().flat_map(|env| [2.0 * *env as f32, 2.0 * *env as f32 + 1.0]).collect();
-            assert_eq!(states, expected);
+                own.iter().flat_map(|env| [2.0, 2.0].map(|by| by * *env as f32)).collect();
+            assert_eq!(states, [expected[0], expected[1] + 1.0, expected[2], expected[3] + 1.0]);
+            assert_eq!(states, gathered[4 * k..4 * (k + 1)]);
             assert_eq!(found.has_resets(), own.contains(&4));
         }
     }

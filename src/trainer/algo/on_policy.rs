@@ -471,11 +471,6 @@ impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
         Ok(stats)
     }
 
-    fn plan(&self) -> Option<String> {
-        let memory = self.on.policy.layout().memory.as_ref()?;
-        Some(format!("policy with memory, {}: libtorch computes it", memory.label()))
-    }
-
     fn counters(&self) -> RankCounters {
         self.on.collector.counters()
     }

@@ -667,7 +667,7 @@ mod tests {
     use crate::policy::ActorCritic;
     use crate::policy::actor_critic::{ForwardOptions, Layout, PolicyInput};
     use crate::policy::memory::Sequences;
-    use rankdeck_types::experiment::{Env, MemoryKind, Policy};
+    use rankdeck_types::experiment::{Env, Kernel, MemoryKind, Policy};
     use tch::{Device, Kind, Tensor};
 
     fn reward_config(num_steps: u32) -> RewardConfig {
@@ -887,7 +887,8 @@ mod tests {
     }
 
     fn remembering(memory: MemoryKind) -> Policy {
-        Policy { hidden: vec![8], memory: Some(memory), memory_size: Some(4), ..Policy::default() }
+        let kernel = Kernel::Libtorch;
+        Policy { hidden: vec![8], memory: Some(memory), memory_size: Some(4), kernel, ..Policy::default() }
     }
 
     const KINDS: [MemoryKind; 2] = [MemoryKind::Lstm, MemoryKind::MinGru];
@@ -901,9 +902,7 @@ mod tests {
             let policy = remembering(kind);
             let (mut collector, mut actor) =
                 with_policy("rankdeck/Constant-v0", &[1, 1], 0, (settings, &policy));
-            let ActingPolicy::Torch { policy: net, .. } = &actor.acting else {
-                panic!("memory is libtorch's")
-            };
+            let ActingPolicy::Torch { policy: net, .. } = &actor.acting else { panic!("not by libtorch") };
             let observations = Tensor::ones([16, 1], (Kind::Float, Device::Cpu));
             let state = Tensor::zeros([1, collector.state_len as i64], (Kind::Float, Device::Cpu));
             let sequences = Sequences::new(state, &[false; 16]).unwrap();

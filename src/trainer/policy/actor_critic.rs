@@ -25,6 +25,7 @@ use rankdeck_kernel::isa::Isa;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, surrogate, value_loss};
 pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::mlp::{LayerActivation, Mlp};
+use rankdeck_kernel::recurrent::{Recurrent, RecurrentCell};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
@@ -60,6 +61,8 @@ pub struct Layout {
     pub shared: Vec<Layer>,
     /// Behind the shared layers.
     pub(crate) memory: Option<Memory>,
+    /// The memory for the native kernels.
+    pub(crate) cell: Option<RecurrentCell>,
     /// Layers of the critic, input first; its last one is linear.
     pub critic: Vec<Layer>,
     /// Layers of the actor, input first; its last one is linear: logits, or means.
@@ -91,6 +94,7 @@ impl Layout {
         let mut layout = Layout {
             shared: Vec::new(),
             memory: None,
+            cell: None,
             critic: Vec::new(),
             actor: Vec::new(),
             sizes: spec.actions.sizes().to_vec(),
@@ -131,10 +135,9 @@ impl Layout {
             hidden = &[];
         }
         if let Some(memory) = Memory::new(policy, inputs) {
-            for (name, shape, start) in memory.parameters() {
-                layout.entry(&name, shape, start);
-            }
+            let places = memory.parameters().map(|(name, shape, start)| layout.entry(&name, shape, start));
             inputs = memory.size;
+            layout.cell = Some(memory.cell(places));
             layout.memory = Some(memory);
         }
         // CleanRL's single layers are not a Sequential: their names have no index.
@@ -209,9 +212,9 @@ impl Layout {
         offset
     }
 
-    /// The plain-Rust passes can run it: dense layers only.
+    /// The plain-Rust passes can run it: no convolutions.
     pub(crate) fn is_dense(&self) -> bool {
-        self.trunk.is_none() && self.branches.is_none() && self.memory.is_none()
+        self.trunk.is_none() && self.branches.is_none()
     }
 
     /// Numbers of the memory's state of one environment; 0 without memory.
@@ -424,6 +427,7 @@ impl ActorCritic {
 /// and the gradient of the values ([`DenseActorCritic::losses`] has PPO's and A2C's), then `backward`.
 pub(crate) struct DenseActorCritic {
     shared: Option<Mlp>,
+    memory: Option<Recurrent>,
     critic: Mlp,
     actor: Mlp,
     log_std: Vec<f32>,
@@ -437,7 +441,10 @@ pub(crate) struct DenseActorCritic {
     /// The gradient of a loss with respect to each row's value.
     pub(crate) by_value: Matrix,
     by_scores: Matrix,
-    by_shared: [Matrix; 2],
+    /// The gradient of what critic and actor see, by each of them.
+    by_seen: [Matrix; 2],
+    /// That of the shared layers' output, where a memory is between.
+    by_shared: Matrix,
     empty: Matrix,
 }
 
@@ -459,7 +466,7 @@ pub(crate) struct Terms<'a> {
 
 impl DenseActorCritic {
     /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has
-    /// convolutions or memory.
+    /// convolutions.
     pub(crate) fn new(layout: &Layout, rows: usize) -> Option<DenseActorCritic> {
         if !layout.is_dense() {
             return None;
@@ -469,10 +476,17 @@ impl DenseActorCritic {
             Activation::Relu => LayerActivation::Relu,
         };
         let network = |layers: &[_]| Mlp::new(layers, hidden, LayerActivation::Identity, rows);
-        let first = layout.shared.first().or(layout.actor.first()).map_or(0, |layer| layer.inputs);
+        let inputs = |layers: &[Layer]| layers.first().map_or(0, |layer| layer.inputs);
         let width = layout.actor_width();
         let features = layout.shared.last().map_or(0, |layer| layer.outputs);
+        let seen = inputs(&layout.actor);
+        let first = match (layout.shared.first(), &layout.memory) {
+            (Some(layer), _) => layer.inputs,
+            (None, Some(memory)) => memory.inputs,
+            (None, None) => seen,
+        };
         Some(DenseActorCritic {
+            memory: layout.cell.map(|cell| Recurrent::new(cell, rows)),
             shared: (!layout.shared.is_empty()).then(|| Mlp::new(&layout.shared, hidden, hidden, rows)),
             critic: network(&layout.critic),
             actor: network(&layout.actor),
@@ -485,7 +499,8 @@ impl DenseActorCritic {
             by_log_prob: vec![0.0; rows],
             by_value: Matrix::new(rows, 1),
             by_scores: Matrix::new(rows, width),
-            by_shared: [Matrix::new(rows, features), Matrix::new(rows, features)],
+            by_seen: [Matrix::new(rows, seen), Matrix::new(rows, seen)],
+            by_shared: Matrix::new(rows, features),
             empty: Matrix::new(0, 1),
         })
     }
@@ -493,6 +508,7 @@ impl DenseActorCritic {
     /// Takes a snapshot of the flat parameter buffer.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         self.shared.iter_mut().chain([&mut self.critic, &mut self.actor]).for_each(|part| part.load(flat));
+        self.memory.iter_mut().for_each(|memory| memory.load(flat));
         if let Some(at) = self.log_std_at {
             let len = self.log_std.len();
             self.log_std.copy_from_slice(&flat[at..at + len]);
@@ -502,11 +518,20 @@ impl DenseActorCritic {
     /// Runs both networks on `[rows][observation_len]`; [`DenseActorCritic::scores`] and
     /// [`DenseActorCritic::values`] have the results.
     pub(crate) fn forward(&mut self, observations: &[f32]) {
+        self.forward_sequences(observations, &mut [], &[]);
+    }
+
+    /// The same for networks with memory: rows are `[steps][envs]`, `states` `[envs][state_len]` those before the first
+    /// step, and then those after the last one; `resets` has a flag per row, or is empty.
+    pub(crate) fn forward_sequences(&mut self, observations: &[f32], states: &mut [f32], resets: &[bool]) {
         self.input.copy_rows(observations);
-        let seen = match &mut self.shared {
+        let mut seen = match &mut self.shared {
             Some(shared) => shared.forward(&self.input),
             None => &self.input,
         };
+        if let Some(memory) = &mut self.memory {
+            seen = memory.forward(seen, states, resets);
+        }
         self.critic.forward(seen);
         self.actor.forward(seen);
     }
@@ -593,17 +618,27 @@ impl DenseActorCritic {
                 self.gaussian.backward(log_std, by_log_prob, shares, by_entropy, gradient, by_log_std);
             }
         }
-        let Some(shared) = &mut self.shared else {
-            self.critic.backward(&self.input, &self.by_value, flat, None);
-            self.actor.backward(&self.input, &self.by_scores, flat, None);
+        let DenseActorCritic { shared, memory, critic, actor, input, by_value, by_scores, .. } = self;
+        if shared.is_none() && memory.is_none() {
+            critic.backward(input, by_value, flat, None);
+            actor.backward(input, by_scores, flat, None);
             return;
-        };
-        let [by_critic, by_actor] = &mut self.by_shared;
-        let seen = shared.output().unwrap_or(&self.input);
-        self.critic.backward(seen, &self.by_value, flat, Some(by_critic));
-        self.actor.backward(seen, &self.by_scores, flat, Some(by_actor));
+        }
+        let features = shared.as_ref().and_then(Mlp::output).unwrap_or(input);
+        let seen = memory.as_ref().map_or(features, Recurrent::output);
+        let [by_critic, by_actor] = &mut self.by_seen;
+        critic.backward(seen, by_value, flat, Some(&mut *by_critic));
+        actor.backward(seen, by_scores, flat, Some(&mut *by_actor));
         by_critic.add(by_actor);
-        shared.backward(&self.input, by_critic, flat, None);
+        let mut by_features = &*by_critic;
+        if let Some(memory) = memory {
+            let to = shared.is_some().then_some(&mut self.by_shared);
+            memory.backward(features, by_critic, flat, to);
+            by_features = &self.by_shared;
+        }
+        if let Some(shared) = shared {
+            shared.backward(input, by_features, flat, None);
+        }
     }
 }
 
@@ -686,6 +721,7 @@ mod tests {
         assert_eq!(layout.entries[8].shape, [512, 512]);
         assert_eq!(layout.entries[14].shape, [4, 128]);
         assert_eq!((layout.state_len(), layout.is_dense()), (256, false));
+        assert!(layout.cell.is_some());
         let mingru = Policy { memory: Some(MemoryKind::MinGru), memory_size: Some(16), ..policy(&[]) };
         let layout = Layout::new(&Spec::discrete(4, 2), &mingru, false).unwrap();
         assert_eq!(names(&layout)[0], "mingru.linear_z.weight");

@@ -3,7 +3,8 @@
 //! `lstm` is `torch.nn.LSTM` as in CleanRL's ppo_atari_lstm.py (Hochreiter and Schmidhuber 1997). `mingru` is the
 //! minGRU of Feng et al. 2024 ("Were RNNs All We Needed?", section 3.1): with `z = sigmoid(linear_z(x))`, the state
 //! becomes `(1 - z) * state + z * linear_h(x)`. That is linear in the state, so that a sequence is a scan of
-//! `log2(steps)` operations on all steps at once (Hillis and Steele 1986).
+//! `log2(steps)` operations on all steps at once (Hillis and Steele 1986). [`rankdeck_kernel::recurrent`] computes both
+//! without libtorch.
 //!
 //! Invariants:
 //! - MEMORY-1: a sequence gives what its steps give one after the other, up to rounding. The state is 0 before an
@@ -12,6 +13,8 @@
 
 use super::parameters::InitialValues;
 use crate::distributed::memory::upload_slice;
+use rankdeck_kernel::mlp::Layer;
+use rankdeck_kernel::recurrent::RecurrentCell;
 use rankdeck_types::experiment::{MemoryKind, Policy};
 use tch::{TchError, Tensor};
 
@@ -25,7 +28,8 @@ pub(crate) const PARAMETERS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Memory {
     kind: MemoryKind,
-    inputs: usize,
+    /// Numbers that it takes in per observation.
+    pub(crate) inputs: usize,
     /// Numbers that come out per observation.
     pub(crate) size: usize,
 }
@@ -43,11 +47,6 @@ impl Memory {
             MemoryKind::Lstm => "lstm",
             MemoryKind::MinGru => "mingru",
         }
-    }
-
-    /// In words, for the log.
-    pub(crate) fn label(&self) -> String {
-        format!("{} of {}", self.name(), self.size)
     }
 
     /// Numbers of one environment's state: of an LSTM, its output and its cell.
@@ -82,6 +81,21 @@ impl Memory {
             };
             (format!("{}.{name}", self.name()), shape, start)
         })
+    }
+
+    /// The layer for the native kernels, from the places of its parameters in the flat buffer.
+    pub(crate) fn cell(&self, places: [usize; PARAMETERS]) -> RecurrentCell {
+        let (inputs, size) = (self.inputs, self.size);
+        match (self.kind, places) {
+            (MemoryKind::Lstm, [input, recurrent, input_bias, recurrent_bias]) => RecurrentCell::Lstm {
+                input: Layer { inputs, outputs: 4 * size, weight: input, bias: input_bias },
+                recurrent: Layer { inputs: size, outputs: 4 * size, weight: recurrent, bias: recurrent_bias },
+            },
+            (MemoryKind::MinGru, [update, update_bias, candidate, candidate_bias]) => RecurrentCell::MinGru {
+                update: Layer { inputs, outputs: size, weight: update, bias: update_bias },
+                candidate: Layer { inputs, outputs: size, weight: candidate, bias: candidate_bias },
+            },
+        }
     }
 
     /// Outputs `[steps * envs, size]` of features `[steps * envs, inputs]`, and the states `[envs, state_len]` after

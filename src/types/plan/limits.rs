@@ -200,11 +200,6 @@ fn policy_keys(policy: &Policy, learn: &Learn) -> Vec<(bool, &'static str, Strin
             "`policy.memory` is not set".into(),
         ),
         (
-            has_memory && policy.kernel == Kernel::Native,
-            "policy.kernel",
-            "the native kernel does not support policies with memory".into(),
-        ),
-        (
             has_memory && policy.cuda_graphs,
             "policy.cuda_graphs",
             "updates of policies with memory depend on where episodes end, and cannot be captured".into(),
@@ -479,7 +474,6 @@ mod tests {
             ("dqn", "memory = 'mingru'", "policy.memory"),
             ("ppo", "memory_size = 64", "policy.memory_size"),
             ("ppo", "vector_hidden = [32]", "policy.vector_hidden"),
-            ("ppo", "memory = 'lstm'\nkernel = 'native'", "policy.kernel"),
             ("a2c", "memory = 'mingru'\ncuda_graphs = true", "policy.cuda_graphs"),
         ] {
             let text = format!("[policy]\n{rest}\n");
@@ -502,7 +496,7 @@ mod tests {
             ("module:Any-v0", "dqn", "worker = 'python'\naction_masks = false\n"),
             ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
             ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
-            ("CartPole-v1", "ppo", "[policy]\nmemory = 'lstm'\nmemory_size = 64\n"),
+            ("CartPole-v1", "ppo", "[policy]\nmemory = 'lstm'\nmemory_size = 64\nkernel = 'native'\n"),
             ("PongNoFrameskip-v4", "a2c", "[policy]\nnetwork = 'nature'\nmemory = 'mingru'\n"),
             (
                 "PongNoFrameskip-v4",
