@@ -226,7 +226,9 @@ impl Sequences {
 mod tests {
     use super::*;
     use rankdeck_kernel::numpy_random::Generator;
+    use rankdeck_kernel::recurrent::Recurrent;
     use rankdeck_kernel::seeds::{Purpose, Seeds};
+    use rankdeck_kernel::{Isa, Matrix};
     use tch::Kind;
 
     const KINDS: [MemoryKind; 2] = [MemoryKind::Lstm, MemoryKind::MinGru];
@@ -344,6 +346,66 @@ mod tests {
             for (own, expected) in own_gradients.iter().zip(gradients(&parameters, &expected)) {
                 let size = expected.abs().max().double_value(&[]);
                 assert!(size > 0.01 && largest(own, &expected) < 1e-5 * size.max(1.0), "{kind:?} {size}");
+            }
+        }
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor.contiguous().view([-1])).unwrap()
+    }
+
+    /// Outputs, last states, gradients of the parameters and those of the features, by the native layer.
+    fn native(isa: Isa, kind: MemoryKind, by_output: &[f32]) -> [Vec<f32>; 4] {
+        let (memory, parameters, features, state) = made(kind);
+        let mut flat = Vec::new();
+        let places = std::array::from_fn(|i| {
+            flat.extend(numbers(&parameters[i].detach()));
+            flat.len() - parameters[i].numel()
+        });
+        let mut layer = Recurrent::on(isa, memory.cell(places), 1);
+        layer.load(&flat);
+        let unpadded = |matrix: &Matrix| matrix.iter().flatten().copied().collect::<Vec<f32>>();
+        let (mut input, mut gradient) = (Matrix::new(1, INPUTS as usize), Matrix::new(1, memory.size));
+        // Step by step, as a policy acts, and all steps at once.
+        let (mut states, mut stepped) = (numbers(&state), Vec::new());
+        for (seen, resets) in numbers(&features).chunks(ENVS * INPUTS as usize).zip(starts().chunks(ENVS)) {
+            input.copy_rows(seen);
+            stepped.extend(unpadded(layer.forward(&input, &mut states, resets)));
+        }
+        let last = states;
+        let mut states = numbers(&state);
+        input.copy_rows(&numbers(&features));
+        let outputs = unpadded(layer.forward(&input, &mut states, &starts()));
+        assert_eq!((&stepped, &last), (&outputs, &states), "{kind:?}: the same bits");
+        gradient.copy_rows(by_output);
+        let (mut by_parameters, mut by_input) = (vec![0.0; flat.len()], Matrix::new(1, INPUTS as usize));
+        layer.backward(&input, &gradient, &mut by_parameters, Some(&mut by_input));
+        [outputs, states, by_parameters, unpadded(&by_input)]
+    }
+
+    /// RECURRENT-1, RECURRENT-2.
+    #[test]
+    fn recurrent_1_native_layer_follows_the_definition() {
+        for kind in KINDS {
+            let (memory, parameters, features, state) = made(kind);
+            let features = features.set_requires_grad(true);
+            let (outputs, last) =
+                stepped(&features, state, |seen, state| defined(kind, &parameters, seen, state));
+            let by_output: Vec<f32> = (0..STEPS * ENVS * memory.size).map(|i| (i % 7) as f32 - 2.5).collect();
+            let weights = Tensor::from_slice(&by_output).view([-1, memory.size as i64]);
+            (&outputs * weights).sum(Kind::Float).backward();
+            let by_parameters = parameters.iter().flat_map(|parameter| numbers(&parameter.grad())).collect();
+            let (outputs, last) = (numbers(&outputs.detach()), numbers(&last.detach()));
+            let expected: [Vec<f32>; 4] = [outputs, last, by_parameters, numbers(&features.grad())];
+            let all: Vec<_> = Isa::all().into_iter().map(|isa| native(isa, kind, &by_output)).collect();
+            for own in &all {
+                assert_eq!(own, &all[0], "{kind:?}: the same bits");
+                for (own, expected) in own.iter().zip(&expected) {
+                    let size = expected.iter().fold(0.1_f32, |most, value| most.max(value.abs()));
+                    assert_eq!(own.len(), expected.len());
+                    let apart = own.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(apart <= 1e-5 * size, "{kind:?}: {apart} of {size}");
+                }
             }
         }
     }
