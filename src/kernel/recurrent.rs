@@ -123,6 +123,8 @@ impl Recurrent {
         }
         self.state.set_rows(self.envs);
         self.cell.set_rows(self.envs);
+        self.state.padded_mut().fill(0.0);
+        self.cell.padded_mut().fill(0.0);
         let stride = self.state.stride();
         for (env, state) in states.chunks(len).enumerate() {
             let (output, cell) = state.split_at(self.size);

@@ -479,11 +479,11 @@ impl DenseActorCritic {
         let inputs = |layers: &[Layer]| layers.first().map_or(0, |layer| layer.inputs);
         let width = layout.actor_width();
         let features = layout.shared.last().map_or(0, |layer| layer.outputs);
-        let seen = inputs(&layout.actor);
-        let first = match (layout.shared.first(), &layout.memory) {
-            (Some(layer), _) => layer.inputs,
-            (None, Some(memory)) => memory.inputs,
-            (None, None) => seen,
+        // Nothing is before separate networks that could take a gradient.
+        let (first, seen) = match (layout.shared.first(), &layout.memory) {
+            (Some(layer), _) => (layer.inputs, inputs(&layout.actor)),
+            (None, Some(memory)) => (memory.inputs, inputs(&layout.actor)),
+            (None, None) => (inputs(&layout.actor), 0),
         };
         Some(DenseActorCritic {
             memory: layout.cell.map(|cell| Recurrent::new(cell, rows)),
