@@ -21,6 +21,9 @@ use tch::{TchError, Tensor};
 /// Width of the memory unless `policy.memory_size` is set, as in CleanRL's ppo_atari_lstm.py.
 const SIZE: u32 = 128;
 
+/// Largest bias of minGRU's update gates at the start: the sigmoid of -3 is 1/21.
+const GATE_SPREAD: f64 = 3.0;
+
 /// Parameters of a memory.
 pub(crate) const PARAMETERS: usize = 4;
 
@@ -57,7 +60,9 @@ impl Memory {
         }
     }
 
-    /// Name, shape and start of each parameter, in order: weights orthogonal with gain 1, biases 0, as in CleanRL.
+    /// Name, shape and start of each parameter, in order: weights orthogonal with gain 1, biases 0, as in CleanRL. The
+    /// biases of minGRU's gates are spread, so that its units begin with different time constants, from 1 to 20 steps
+    /// (after Tallec and Ollivier 2018, "Can recurrent neural networks warp time?").
     pub(crate) fn parameters(&self) -> [(String, Vec<i64>, InitialValues); PARAMETERS] {
         let (inputs, size) = (self.inputs as i64, self.size as i64);
         let own: [(&str, Vec<i64>); PARAMETERS] = match self.kind {
@@ -75,8 +80,9 @@ impl Memory {
             ],
         };
         own.map(|(name, shape)| {
-            let start = match shape.len() {
-                1 => InitialValues::Constant(0.0),
+            let start = match (shape.len(), name) {
+                (1, "linear_z.bias") => InitialValues::Even(GATE_SPREAD),
+                (1, _) => InitialValues::Constant(0.0),
                 _ => InitialValues::Orthogonal(1.0),
             };
             (format!("{}.{name}", self.name()), shape, start)
