@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01,
-//!   critic 1, auxiliary value 1; memory 1), biases 0 (minGRU's gates -3 to 3). `impala` begins as in CleanRL's ppg_procgen.py: the weights of
-//!   each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
+//!   critic 1, auxiliary value 1; memory 1), biases 0 (minGRU's gates -3 to 3). `impala` begins as in
+//!   CleanRL's ppg_procgen.py: the weights of each unit have a norm (dense layers 1.4, heads 0.1), directions
+//!   as PyTorch's.
 //! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch:
 //!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
 //!   continuous actions); shared layers are `network.0.weight`, an LSTM behind them `lstm.weight_ih_l0`.
