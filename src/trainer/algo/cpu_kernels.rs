@@ -247,7 +247,7 @@ impl CpuKernels {
         }
         let pass = |parameters: &[f32], gradient: &mut [f32]| {
             networks.load(parameters);
-            networks.forward_sequences(observations, &mut states, resets);
+            networks.forward(observations, &mut states, resets);
             let (_, entropy) = networks.log_probs(actions, shares);
             let (surrogate, value_loss) = networks.losses(batch);
             networks.backward(actions, shares, -loss.ent_coef as f32, gradient);

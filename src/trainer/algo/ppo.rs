@@ -273,7 +273,7 @@ mod tests {
             let losses = objective.losses(&output, &minibatch).unwrap();
             let (mut surrogate, mut value, mut entropy, mut kl, mut clipped) = (0.0, 0.0, 0.0, 0.0, 0);
             for i in 0..n {
-                fast.forward(&observations[4 * i..4 * i + 4]);
+                fast.forward(&observations[4 * i..4 * i + 4], &mut [], &[]);
                 let own = fast.values().row(0)[0];
                 let logits: Vec<f64> = fast.scores().row(0).iter().map(|l| f64::from(*l)).collect();
                 let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();

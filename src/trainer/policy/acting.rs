@@ -107,7 +107,7 @@ impl ActingPolicy {
         let rows = values.len();
         match self {
             ActingPolicy::Fast { networks, .. } => {
-                networks.forward_sequences(observations.f32().unwrap_or_default(), states, &[]);
+                networks.forward(observations.f32().unwrap_or_default(), states, &[]);
                 let each = (scores.len() / rows.max(1)).max(1);
                 let own = networks.scores().iter().zip(networks.values().iter());
                 for ((to, value), (own, own_value)) in scores.chunks_exact_mut(each).zip(values).zip(own) {

@@ -517,14 +517,9 @@ impl DenseActorCritic {
     }
 
     /// Runs both networks on `[rows][observation_len]`; [`DenseActorCritic::scores`] and
-    /// [`DenseActorCritic::values`] have the results.
-    pub(crate) fn forward(&mut self, observations: &[f32]) {
-        self.forward_sequences(observations, &mut [], &[]);
-    }
-
-    /// The same for networks with memory: rows are `[steps][envs]`, `states` `[envs][state_len]` those before the first
-    /// step, and then those after the last one; `resets` has a flag per row, or is empty.
-    pub(crate) fn forward_sequences(&mut self, observations: &[f32], states: &mut [f32], resets: &[bool]) {
+    /// [`DenseActorCritic::values`] have the results. With memory, rows are `[steps][envs]`, `states` `[envs][state_len]`
+    /// are those before the first step and then those after the last one, and `resets` has a flag per row or is empty.
+    pub(crate) fn forward(&mut self, observations: &[f32], states: &mut [f32], resets: &[bool]) {
         self.input.copy_rows(observations);
         let mut seen = match &mut self.shared {
             Some(shared) => shared.forward(&self.input),
