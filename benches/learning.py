@@ -63,6 +63,26 @@ ITEMS = {
         marks=(200_000, 500_000),
         worlds=(1, 2),
     ),
+    "ppo-lstm-cartpole": Item(
+        "cartpole_no_velocity_lstm",
+        (("last 100 at 500k at least 400 on average", "at 500k", statistics.mean, 400),),
+        marks=(200_000, 500_000),
+        seeds=tuple(range(1, 11)),
+    ),
+    "ppo-mingru-cartpole": Item(
+        "cartpole_no_velocity_lstm",
+        (("last 100 at 500k at least 400 on average", "at 500k", statistics.mean, 400),),
+        changes={"policy.memory": "mingru"},
+        marks=(200_000, 500_000),
+        seeds=tuple(range(1, 11)),
+    ),
+    # Without memory: what the observations alone allow.
+    "ppo-blind-cartpole": Item(
+        "cartpole_no_velocity_lstm",
+        (),
+        changes={"policy.memory": None, "policy.memory_size": None},
+        marks=(200_000, 500_000),
+    ),
     "dqn-cartpole": Item(
         "cartpole_dqn",
         (("median of last 100 at 500k at least 472", "at 500k", statistics.median, 472),),
@@ -159,6 +179,8 @@ def settings(item, seed, world):
     for name, value in changes.items():
         section, key = name.split(".")
         config.setdefault(section, {})[key] = value
+        if value is None:
+            del config[section][key]
     if not item.stops:
         config.get("eval", {}).pop("stop_value", None)
     path = scratch / f"{item.config}-{seed}-{world}.toml"

@@ -207,6 +207,7 @@ fn main() {
     let spec = Spec {
         observation_shape: vec![4, 84, 84],
         observation_type: ObservationType::U8,
+        branches: Vec::new(),
         actions: ActionSpace::Discrete { n: 6 },
     };
     let mut games = Frames { spec, pixels: vec![0; GAMES * 4 * 84 * 84], step: 0 };

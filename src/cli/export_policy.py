@@ -2,9 +2,11 @@
 
 The program gets observations `[batch, ...]` as the environment gives them and returns the actions that evaluations take:
 integers `[batch]` or, of several parts, `[batch, parts]`, or numbers `[batch, n]`. With `env.action_masks` it also gets the masks
-`[batch, choices]`, bytes, 0 where a choice is not allowed. The trainer's normalization is included. Needs PyTorch; ONNX also `onnx`.
+`[batch, choices]`, bytes, 0 where a choice is not allowed. With `policy.memory` it also gets the states `[batch, size]` that it returned
+last, 0 at the first step of an episode, and returns actions and states. The trainer's normalization is included. Needs PyTorch; ONNX also
+`onnx`.
 """
-import json, struct, sys
+import json, math, struct, sys
 
 import torch
 from torch import nn
@@ -37,6 +39,8 @@ class Policy(nn.Module):
         self.algorithm, self.network, self.actions = meta["algorithm"], meta["network"], json.loads(meta["actions"])
         self.shape = json.loads(meta["observation_shape"])
         self.masked = json.loads(meta["experiment"])["env"].get("action_masks", False)
+        self.memory = meta.get("memory")
+        self.branches = json.loads(meta.get("branches", "[]"))
         self.pixels = meta["observation_type"] == "u8"
         self.scale, self.clip = float(meta["observation_scale"]), float(meta["observation_clip"])
         self.normalised = "observations.mean" in tensors
@@ -84,8 +88,28 @@ class Policy(nn.Module):
         """Images to numbers."""
         if len(self.shape) == 2:
             x = x.unsqueeze(1)
-        x = x.float() / 255.0 if self.pixels else x.float()
-        layers, norms = self.layers("network.", 4), self.layers("network.", 3)
+        return self.features(x.float() / 255.0 if self.pixels else x.float(), self.layers("network.", 4), self.layers("network.", 3))
+
+    def join(self, x):
+        """Flat Dict observations to the features of their images and other values."""
+        x, parts, others, start = x.flatten(1), [], [], 0
+        for branch in self.branches:
+            shape = branch["shape"]
+            end = start + math.prod(shape)
+            part = x[:, start:end].float()
+            start = end
+            if branch["image"]:
+                image = part.reshape(-1, *shape) / (255.0 if branch["bytes"] else 1.0)
+                image = image.permute(0, 3, 1, 2) if branch["last"] else image
+                parts.append(self.features(image, self.layers("network.%s." % branch["key"], 4)))
+            else:
+                others.append(part / (255.0 if self.pixels else 1.0))
+        if others:
+            parts.append(self.dense(torch.cat(others, 1), self.layers("network.vector.", 2), linear_end=False))
+        return torch.cat(parts, 1)
+
+    def features(self, x, layers, norms=()):
+        """Images from 0 to 1 through convolutions."""
         if self.network == "nature":
             for i, ((weight, bias), stride) in enumerate(zip(layers, (4, 2, 1))):
                 x = F.conv2d(x, weight, bias, stride)
@@ -98,15 +122,33 @@ class Policy(nn.Module):
                 x = x + F.conv2d(F.relu(F.conv2d(F.relu(x), *one, padding=1)), *two, padding=1)
         return F.relu(x.flatten(1))
 
-    def forward(self, observations, masks=None):
+    def remember(self, x, states):
+        """Outputs of the memory and its states after them."""
+        own = [getattr(self, name.replace(".", "_")) for name in self.names if name.startswith(self.memory + ".")]
+        if self.memory == "lstm":
+            weight, recurrent, bias, other = own
+            output, cell = states.chunk(2, 1)
+            take, keep, new, show = (F.linear(x, weight, bias) + F.linear(output, recurrent, other)).chunk(4, 1)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(take) * torch.tanh(new)
+            output = torch.sigmoid(show) * torch.tanh(cell)
+            return output, torch.cat([output, cell], 1)
+        update = torch.sigmoid(F.linear(x, *own[:2]))
+        states = (1 - update) * states + update * F.linear(x, *own[2:])
+        return states, states
+
+    def forward(self, observations, *others):
+        others = list(others)
+        masks = others.pop(0) if self.masked else None
         images = self.network != "mlp"
-        if images:
+        if self.branches:
+            x = self.join(observations)
+        elif images:
             x = self.convolve(observations)
         else:
             x = observations.flatten(1).float() * self.scale
         if self.normalised:
             x = ((x.double() - self.mean) / self.deviation).clamp(-self.clip, self.clip).float()
-        shared = self.layers("network.", 2)
+        shared = self.layers("network.shared." if self.branches else "network.", 2)
         if self.algorithm == "dqn":
             advantages = self.layers("advantage.", 2)
             if not advantages:
@@ -122,6 +164,13 @@ class Policy(nn.Module):
         if self.algorithm == "td3":
             return self.squash(self.dense(x, self.layers("actor.", 2)))
         x = self.dense(x, shared, linear_end=False)
+        if self.memory is None:
+            return self.act(x, masks)
+        x, states = self.remember(x, others.pop(0))
+        return self.act(x, masks), states
+
+    def act(self, x, masks):
+        """Features to the most probable actions."""
         if "low" not in self.actions:
             scores = self.dense(x, self.layers("actor.", 2))
             if masks is not None:
@@ -132,11 +181,16 @@ class Policy(nn.Module):
         return torch.minimum(torch.maximum(self.dense(x, self.layers("actor_mean", 2)), self.low), self.high)
 
     def example(self, rows=2):
-        """Observations, and masks where there are any, of the right shape and type, by their names."""
+        """Observations, and masks and states where there are any, of the right shape and type, by their names."""
         kind = torch.uint8 if self.pixels else torch.float32
         inputs = {"observations": torch.zeros([rows, *self.shape], dtype=kind)}
         if self.masked:
             inputs["masks"] = torch.ones([rows, self.actions.get("n") or sum(self.actions["sizes"])], dtype=torch.uint8)
+        if self.memory is not None:
+            last = next(name for name in reversed(self.names) if name.startswith(self.memory + "."))
+            size = getattr(self, last.replace(".", "_")).shape[0]
+            # Four gates have a bias, and the state has an output and a cell.
+            inputs["states"] = torch.zeros([rows, size // 2 if self.memory == "lstm" else size])
         return inputs
 
 
@@ -153,8 +207,10 @@ def main(source, target, format):
             import onnx
         except ImportError:
             raise SystemExit("%s has no package onnx\nhint: %s -m pip install onnx" % (sys.executable, sys.executable))
-        torch.onnx.export(policy, example, target, dynamo=False, opset_version=17, input_names=names, output_names=["actions"],
-                          dynamic_axes={name: {0: "batch"} for name in [*names, "actions"]})
+        # What goes in as states comes out as `next_states`: names are unique.
+        outputs = ["actions", *(["next_states"] if policy.memory else [])]
+        torch.onnx.export(policy, example, target, dynamo=False, opset_version=17, input_names=names, output_names=outputs,
+                          dynamic_axes={name: {0: "batch"} for name in [*names, *outputs]})
         model = onnx.load(target)
         for name, text in policy.meta.items():
             entry = model.metadata_props.add()

@@ -10,7 +10,7 @@ use super::source::{COMMAND_LINE, ExperimentSource, HostsSource};
 use super::{arguments, bases, overrides, suggest, templates};
 use rankdeck_types::code::Code;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::experiment::{CoreBinding, Experiment, builtin_env, builtin_ids};
+use rankdeck_types::experiment::{CoreBinding, Experiment, OWN_ENVS, builtin_env, builtin_ids};
 use rankdeck_types::host::{GpuSelection, Host};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -245,6 +245,7 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         && !id.trim().is_empty()
         && !is_name_only
         && builtin_env(id).is_none()
+        && !id.starts_with(OWN_ENVS)
         && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
         // Gymnasium may have any other id; one that is close to a known one is a typo.

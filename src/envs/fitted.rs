@@ -1,8 +1,8 @@
 //! Adapts observations to the input that a network takes.
 //!
 //! A fully connected network takes vectors of f32: boxes of any rank are flattened, bytes are divided by 255.
-//! Networks for images take `[channels, height, width]`: images without colors get one channel. What fits
-//! already is passed on as it is.
+//! Networks for images take `[channels, height, width]`: images without colors get one channel. `Dict` observations
+//! with images stay flat, and the networks take their parts. What fits already is passed on as it is.
 
 use super::{
     Actions, EnvError, ObservationBuffer, ObservationType, Observations, Spec, StepOutcome, VectorEnv,
@@ -22,6 +22,7 @@ impl Spec {
             (NetworkKind::Mlp, _) => Spec {
                 observation_shape: vec![self.observation_len()],
                 observation_type: ObservationType::F32,
+                branches: Vec::new(),
                 ..self
             },
             (NetworkKind::Nature | NetworkKind::Impala, [height, width]) => {
@@ -225,6 +226,7 @@ mod tests {
         let spec = Spec {
             observation_shape: shape.to_vec(),
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 2 },
         };
         let seen = vec![0; 2 * spec.observation_len()];

@@ -30,6 +30,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
 use rankdeck_proto::show::EnvImage;
 use rankdeck_types::experiment::{Env, EnvWorker};
+use serde::{Deserialize, Serialize};
 pub use start::{abandon_when, unstarted};
 use std::cell::RefCell;
 
@@ -102,6 +103,28 @@ pub enum ObservationType {
     U8,
 }
 
+/// A part of a `Dict` observation with images. The observation is flat: its parts follow each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Branch {
+    /// Its key in the observation.
+    pub key: String,
+    /// `[channels, height, width]` or `[height, width, channels]` of an image, else `[numbers]`.
+    pub shape: Vec<usize>,
+    /// It is an image.
+    pub image: bool,
+    /// The last side of the image has its channels.
+    pub last: bool,
+    /// The image has values from 0 to 255.
+    pub bytes: bool,
+}
+
+impl Branch {
+    /// Its numbers.
+    pub fn numbers(&self) -> usize {
+        self.shape.iter().fold(1, |all, size| all.saturating_mul(*size))
+    }
+}
+
 /// Shapes of an environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
@@ -109,6 +132,8 @@ pub struct Spec {
     pub observation_shape: Vec<usize>,
     /// Type of its elements.
     pub observation_type: ObservationType,
+    /// The parts of a `Dict` observation with images; empty for all other observations.
+    pub branches: Vec<Branch>,
     pub actions: ActionSpace,
 }
 
@@ -118,6 +143,7 @@ impl Spec {
         Spec {
             observation_shape: vec![len],
             observation_type: ObservationType::F32,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n },
         }
     }
@@ -454,6 +480,7 @@ fn in_rust(env: &Env) -> Result<bool, EnvError> {
     let known = classic::spec_of(&env.id).is_some();
     match (env.worker, env.atari_keys().first()) {
         (EnvWorker::Rust, _) if !known => Err(EnvError::unknown(&env.id)),
+        (EnvWorker::Auto, _) if !known && env.is_builtin() => Err(EnvError::unknown(&env.id)),
         (EnvWorker::Rust | EnvWorker::Auto, Some(key)) if known => {
             Err(EnvError::Option { id: env.id.clone(), key })
         }

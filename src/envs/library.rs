@@ -259,6 +259,7 @@ impl EnvLibrary {
                 1 => ObservationType::U8,
                 other => return Err(format!("its observations have the unknown type {other}")),
             },
+            branches: Vec::new(),
             actions,
         };
         Ok(())

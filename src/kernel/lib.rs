@@ -1,4 +1,4 @@
-//! Small dense networks in plain Rust: forward, backward, losses and the optimizer step.
+//! Small dense and recurrent networks in plain Rust: forward, backward, losses and the optimizer step.
 //!
 //! At the sizes of classic control, libtorch spends nearly all its time on dispatching to its kernels. This
 //! crate is used instead where the device is the CPU and the network an MLP. Autograd stays the reference
@@ -19,6 +19,7 @@ pub mod math;
 pub mod mlp;
 pub mod numpy_random;
 pub mod optimizer;
+pub mod recurrent;
 pub mod seeds;
 pub mod squashed;
 

@@ -159,6 +159,16 @@ impl Mlp {
         self.output().unwrap_or(input)
     }
 
+    /// Writes the gradient of the inputs of a single linear layer, given that of its outputs: `rows` rows with their
+    /// padding.
+    pub(crate) fn input_gradient(&self, output_gradient: &[f32], rows: usize, to: &mut Matrix) {
+        let Some(LayerBuffers { layer, backward, .. }) = self.layers.first() else { return };
+        let a = Factor::Rows { data: output_gradient, stride: padded(layer.outputs) };
+        to.set_rows(rows);
+        let stride = to.stride();
+        multiply(self.isa, a, backward, InitialSum::Zero, to.padded_mut(), rows, layer.outputs, stride);
+    }
+
     /// What the last [`Mlp::forward`] gave; `None` without layers.
     pub fn output(&self) -> Option<&Matrix> {
         self.layers.last().map(|stage| &stage.output)

@@ -37,6 +37,9 @@ pub fn builtin_env(id: &str) -> Option<&'static BuiltinEnv> {
     BUILTIN_ENVS.iter().find(|env| env.id == id)
 }
 
+/// What ids of rankdeck's own environments begin with, which are built in and which Gymnasium does not have.
+pub const OWN_ENVS: &str = "rankdeck/";
+
 /// Returns the ids of all built-in environments.
 pub fn builtin_ids() -> impl Iterator<Item = &'static str> {
     BUILTIN_ENVS.iter().map(|env| env.id)
@@ -370,10 +373,20 @@ keys! {
         /// Channels of the three convolutions of `nature` or the three sequences of `impala`.
         channels: Option<Vec<u32>> [Integers(1..=65536)]
             => "`[32, 64, 64]` for `nature`, `[16, 32, 32]` for `impala`",
+        /// Widths of the hidden layers for values beside images in `Dict` observations (`ppo`, `ppg`, `a2c`);
+        /// each image has its own convolutions.
+        vector_hidden: Option<Vec<u32>> [Integers(1..=65536)] => "`[64]`",
         /// Activation between the layers of `mlp`; the other networks use ReLU.
         activation: Activation = Activation::Tanh,
         /// Share the hidden layers between actor and critic; networks for images always do.
         shared: bool = false,
+        /// Memory of the policy (`ppo`, `a2c`), between the hidden layers and the heads of actor and critic: an LSTM
+        /// as in CleanRL's ppo_atari_lstm.py, or a minGRU (Feng et al. 2024). Actor and critic share the layers
+        /// below. Each minibatch has the whole rollouts of some RL environments: `learn.num_minibatches` must
+        /// divide the RL environments of each rank.
+        memory: Option<MemoryKind> => "none",
+        /// Width of the memory.
+        memory_size: Option<u32> [Integer(1..=65536)] => "128",
         /// Initial log standard deviation of continuous actions.
         log_std: f64 [Number { min: -20.0, max: 5.0, open: false }] = 0.0,
         /// Implementation of the networks: `native` (hand-written CPU passes for fully connected networks,
@@ -395,6 +408,16 @@ keys! {
         /// Precision of networks for images; `bf16` rounds the inputs and outputs of all layers but the
         /// last. Weights, last layers, losses and optimizers stay f32. Not yet benchmarked on real GPUs.
         precision: Precision = Precision::F32,
+    }
+}
+
+choices! {
+    /// Memory of a policy.
+    pub enum MemoryKind {
+        /// Long short-term memory.
+        Lstm = "lstm",
+        /// Minimal gated recurrent unit (Feng et al. 2024).
+        MinGru = "mingru",
     }
 }
 
@@ -672,7 +695,8 @@ impl Env {
 
     /// Returns whether it runs in the trainer, without Python.
     pub fn is_builtin(&self) -> bool {
-        let known = builtin_env(&self.id).is_some() && self.python_keys().is_empty();
+        let is_known = builtin_env(&self.id).is_some() || self.id.starts_with(OWN_ENVS);
+        let known = is_known && self.python_keys().is_empty();
         match self.worker {
             _ if self.library.is_some() => true,
             EnvWorker::Rust => true,

@@ -30,6 +30,11 @@ fn double_buffer_is_bit_equal_to_one_group() {
         ("CartPole-v1", "[learn]\nalgorithm = 'ppo'\n", &["--spawn", "2"][..]),
         ("Pendulum-v1", normalized, &[]),
         ("CartPole-v1", "[learn]\nalgorithm = 'ppg'\npolicy_iterations = 2\n", &[]),
+        (
+            "CartPole-v1",
+            "[policy]\nmemory = 'lstm'\nmemory_size = 8\n[learn]\nalgorithm = 'ppo'\n",
+            &["--spawn", "2"],
+        ),
     ] {
         let train = |double_buffer| {
             let mut run = Run::start(&experiment(id, 4096, double_buffer, rest)?, args);

@@ -55,6 +55,18 @@ const EXACT: &[(&str, &str, u64)] = &[
         10,
     ),
     (
+        "ppo, lstm",
+        "[env]\nid = 'rankdeck/CartPoleNoVelocity-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\nmemory = 'lstm'\nmemory_size = 8\n[collect]\nnum_steps = 64\n\
+         [learn]\nalgorithm = 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5\nnorm_adv_over = 'world'",
+        2,
+    ),
+    (
+        "a2c, mingru, cut episodes",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\nmax_episode_steps = 37\n[policy]\nhidden = [16]\nmemory = 'mingru'\nmemory_size = 8\n[collect]\nnum_steps = 16\nnormalise_observations = true\n\
+         [learn]\nalgorithm = 'a2c'\nbootstrap_truncated = true\nnorm_adv = true\nnorm_adv_over = 'world'",
+        10,
+    ),
+    (
         "ppg, discrete, shared layers",
         "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\nshared = true\n[collect]\nnum_steps = 32\n\
          [learn]\nalgorithm = 'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv_over = 'world'\naux_epochs = 3\naux_num_minibatches = 1",
@@ -91,6 +103,12 @@ const LONG: &[(&str, &str, u64)] = &[
         "a2c",
         "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\n[collect]\nnum_steps = 4\n[learn]\nalgorithm = 'a2c'",
         1000,
+    ),
+    (
+        "ppo, lstm",
+        "[env]\nid = 'rankdeck/CartPoleNoVelocity-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\nmemory = 'lstm'\nmemory_size = 4\n[collect]\nnum_steps = 16\n\
+         [learn]\nalgorithm = 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5",
+        200,
     ),
     (
         "ppg",

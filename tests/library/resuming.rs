@@ -218,6 +218,32 @@ fn checkpoint_3_pqn_run_is_bit_exact() {
     );
 }
 
+/// The states of the policy's memory are part of the checkpoint: a rollout begins in the middle of episodes.
+#[test]
+fn checkpoint_3_run_with_memory_is_bit_exact() {
+    for memory in ["lstm", "mingru"] {
+        let experiment = format!(
+            "[run]\nname = 'x'\nseed = 2\ntotal_steps = 3072\n[env]\nid = 'rankdeck/CartPoleNoVelocity-v1'\nnum_envs = 4\n\
+             [policy]\nhidden = [8]\nmemory = '{memory}'\nmemory_size = 5\n[collect]\nnum_steps = 64\n\
+             [learn]\nalgorithm = 'ppo'\nnum_minibatches = 2\n[eval]\nevery = 4\nepisodes = 2\n[checkpoint]\nevery = 5\n"
+        );
+        let mut whole = Run::start(&experiment, &["--spawn", "2"]);
+        whole.end_with(0);
+        let from = whole.file("checkpoints/iter-5.ckpt");
+        let mut resumed = Run::start(&experiment, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+        resumed.end_with(0);
+        assert_equal_ends(&whole, &resumed);
+        // The last words of each environment are its state, bit by bit.
+        let checkpoint = load(&from);
+        let state = if memory == "lstm" { 10 } else { 5 };
+        let words = checkpoint.ranks.chunks(checkpoint.header.words_per_rank);
+        let envs =
+            words.flat_map(|words| words[RankCounters::WORDS..].chunks(checkpoint.header.words_per_env));
+        let empty = envs.filter(|env| env[env.len() - state..].iter().all(|word| *word == 0)).count();
+        assert!(empty < 4, "{memory}: {empty} of 4 states are empty");
+    }
+}
+
 #[test]
 fn checkpoint_2_other_algorithm_or_env_exits_2_with_its_key() {
     let base = experiment(2 * 512, "", "");
@@ -228,6 +254,7 @@ fn checkpoint_2_other_algorithm_or_env_exits_2_with_its_key() {
         (base.replace("'ppo'", "'a2c'"), "learn.algorithm"),
         (base.replace("CartPole-v1", "CartPole-v0"), "env.id"),
         (format!("{base}[collect]\nnormalise_observations = true\n"), "[collect]"),
+        (format!("{base}num_minibatches = 2\n[policy]\nmemory = 'lstm'\n"), "[policy]"),
     ] {
         let mut resumed = Run::start(&experiment, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
         resumed.end_with(2);

@@ -1,5 +1,5 @@
-"""Gymnasium environments with several discrete actions and with action masks: `env.id = "masked_env:Masked-info-v0"` with this folder
-in PYTHONPATH.
+"""Gymnasium environments with several discrete actions, action masks, images beside other values, and something to remember:
+`env.id = "masked_env:Masked-info-v0"` with this folder in PYTHONPATH.
 """
 import gymnasium
 import numpy
@@ -83,6 +83,47 @@ class Several(gymnasium.Env):
         return seen, reward, self.steps == 16, False, info
 
 
+class Recall(gymnasium.Env):
+    """Shows one of two values in the first step only, and rewards the action that equals it in every step; episodes of 8 steps."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 1, (2,), numpy.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.goal = 0, int(self.np_random.integers(2))
+        return numpy.eye(2, dtype=numpy.float32)[self.goal], {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(2, numpy.float32), float(action == self.goal), self.steps == 8, False, {}
+
+
+class Mixed(gymnasium.Env):
+    """An image that is dark or bright, and other values: the right action follows from both. Episodes of 16 steps."""
+
+    action_space = spaces.Discrete(4)
+    observation_space = spaces.Dict(
+        {"camera": spaces.Box(0, 255, (12, 10, 3), numpy.uint8), "goal": spaces.Box(-1, 1, (2,), numpy.float32), "lamp": spaces.Discrete(3)}
+    )
+
+    def answer(self):
+        self.bright, self.right = int(self.np_random.integers(2)), int(self.np_random.integers(2))
+        camera = self.np_random.integers(100, size=(12, 10, 3)) + 150 * self.bright
+        goal = numpy.array([2 * self.right - 1, self.np_random.uniform(-1, 1)], numpy.float32)
+        return {"camera": camera.astype(numpy.uint8), "goal": goal, "lamp": int(self.np_random.integers(3))}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.answer(), {}
+
+    def step(self, action):
+        self.steps += 1
+        reward = float(action == 2 * self.bright + self.right)
+        return self.answer(), reward, False, self.steps == 16, {}
+
+
 class Image(gymnasium.Env):
     """Images whose values count up along each side, with `shape`; every episode is one step."""
 
@@ -111,5 +152,7 @@ for where in ("info", "dict", "empty", "once"):
 for kind in ("discrete", "binary"):
     gymnasium.register("Several-%s-v0" % kind, entry_point=lambda kind=kind: Several(kind))
 gymnasium.register("Several-masked-v0", entry_point=lambda: Several("discrete", True))
+gymnasium.register("Recall-v0", entry_point=Recall)
+gymnasium.register("Mixed-v0", entry_point=Mixed)
 for name, shape in (("six", (10, 10, 6)), ("stack", (16, 16, 12)), ("first", (2, 9, 9)), ("small", (4, 5, 3))):
     gymnasium.register("Image-%s-v0" % name, entry_point=lambda shape=shape: Image(shape))

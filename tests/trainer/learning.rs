@@ -102,6 +102,29 @@ fn ppo_learns_several_actions_at_once() {
     assert!(best >= 15.0, "{best} of 16");
 }
 
+/// Without memory, the best policy gets 4.5 on average.
+#[test]
+fn ppo_with_memory_learns_what_only_the_first_step_shows() {
+    let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();
+    for memory in ["lstm", "mingru"] {
+        let policy = format!("hidden = [16]\nmemory = '{memory}'\nmemory_size = 16");
+        let text = file.replace("Masked-info", "Recall").replace("action_masks = true", "");
+        let Some(best) = last_evaluation(&text.replace("hidden = [16]", &policy)) else { return };
+        assert!(best >= 7.5, "{memory}: {best} of 8");
+    }
+}
+
+/// The best action follows from an image and from a number beside it.
+#[test]
+fn ppo_learns_from_images_beside_other_values() {
+    let file = std::fs::read_to_string(repository("tests/programs/masked_ppo.toml")).unwrap();
+    let policy = "network = 'impala'\nchannels = [4]\nhidden = [16]\nvector_hidden = [8]";
+    let text = file.replace("Masked-info", "Mixed").replace("action_masks = true", "");
+    let text = text.replace("hidden = [16]", policy).replace("1e-2", "3e-3");
+    let Some(best) = last_evaluation(&text) else { return };
+    assert!(best >= 14.0, "{best} of 16");
+}
+
 #[test]
 fn single_rank_run_completes() {
     let rest = "[eval]\nevery = 10\nepisodes = 3\n[checkpoint]\nevery = 8";

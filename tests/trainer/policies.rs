@@ -16,6 +16,7 @@ returns = []
 for seed in seeds:
     env = gymnasium.make(meta['env_id'])
     seen, info = env.reset(seed=seed)
+    greedy.reset()
     total, over = 0.0, False
     while not over:
         seen, reward, terminated, truncated, info = env.step(greedy(seen, info.get('action_mask')))
@@ -39,21 +40,32 @@ import export_policy
 def torchscript(target):
     files = {'metadata.json': ''}
     model = torch.jit.load(target, _extra_files=files)
-    return json.loads(files['metadata.json']), lambda **inputs: model(*map(torch.from_numpy, inputs.values())).numpy()
+    def act(**inputs):
+        found = model(*map(torch.from_numpy, inputs.values()))
+        return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
+    return json.loads(files['metadata.json']), act
 def onnx(target):
     session = onnxruntime.InferenceSession(target)
     meta = session.get_modelmeta().custom_metadata_map
-    return meta, lambda **inputs: session.run(None, inputs)[0]
+    return meta, lambda **inputs: session.run(None, inputs)
 def play(meta, act, seed):
     env = gymnasium.make(meta['env_id'])
     seen, info = env.reset(seed=seed)
     total, over = 0.0, False
+    policy = json.loads(meta['experiment'])['policy']
+    size = policy.get('memory_size', 0) * (2 if policy.get('memory') == 'lstm' else 1)
+    states = np.zeros([3, size], np.float32)
     while not over:
+        if isinstance(env.observation_space, gymnasium.spaces.Dict):
+            seen = gymnasium.spaces.flatten(env.observation_space, seen).astype(np.float32)
         # As a batch of another size than the one that it was made with.
         inputs = {'observations': np.stack([seen] * 3)}
         if 'action_mask' in info:
             inputs['masks'] = np.stack([np.uint8(info['action_mask'])] * 3)
-        action = act(**inputs)[1]
+        if size:
+            inputs['states'] = states
+        actions, *states = act(**inputs)
+        action, states = actions[1], states[0] if states else None
         seen, reward, terminated, truncated, info = env.step(action)
         total, over = total + float(reward), terminated or truncated
     return total
@@ -130,6 +142,10 @@ fn checkpoint_is_evaluated_without_experiment_file() {
         ("CartPole-v1", "[learn]\nalgorithm = 'ppg'\npolicy_iterations = 4\n".to_owned()),
         ("CartPole-v1", "normalise_observations = true\n[learn]\nalgorithm = 'pqn'\n".to_owned()),
         ("Pendulum-v1", format!("normalise_observations = true\n[learn]\nalgorithm = 'td3'\n{off}")),
+        (
+            "rankdeck/CartPoleNoVelocity-v1",
+            "[policy]\nmemory = 'lstm'\nmemory_size = 8\n[learn]\nalgorithm = 'ppo'\n".to_owned(),
+        ),
     ] {
         let mut run = Run::start(&experiment(env, 4, &format!("[collect]\nnum_steps = 64\n{rest}")), &[]);
         run.end_with(0);
@@ -243,6 +259,20 @@ fn documented_loader_plays_shared_and_off_policy() {
     }
 }
 
+#[test]
+fn documented_loader_plays_with_memory() {
+    for (env, memory) in [("CartPole-v1", "lstm"), ("Pendulum-v1", "lstm"), ("Pendulum-v1", "mingru")] {
+        check(&experiment(
+            env,
+            4,
+            &format!(
+                "[policy]\nmemory = '{memory}'\nmemory_size = 8\n[collect]\nnum_steps = 64\nnormalise_observations = true\n\
+                 [learn]\nalgorithm = 'ppo'\n"
+            ),
+        ));
+    }
+}
+
 /// Every algorithm and every network, as `rankdeck export` makes them: the actions are the trainer's.
 #[test]
 fn exported_torchscript_and_onnx_act_as_the_trainer() {
@@ -276,6 +306,24 @@ fn exported_torchscript_and_onnx_act_as_the_trainer() {
             format!("[policy]\nactivation = 'relu'\n{steps}normalise_observations = true\n[learn]\nalgorithm = 'pqn'\n"),
         ),
         ("faulty_env:Spaces-gray-v0", format!("[policy]\n{images}{steps}[learn]\nalgorithm = 'pqn'\n")),
+        (
+            "masked_env:Masked-info-v0",
+            format!("[policy]\nmemory = 'lstm'\nmemory_size = 6\n{steps}[learn]\nalgorithm = 'ppo'\n"),
+        ),
+        (
+            "masked_env:Mixed-v0",
+            format!("[policy]\n{impala}vector_hidden = [5]\n{steps}[learn]\nalgorithm = 'ppo'\n"),
+        ),
+        (
+            "Pendulum-v1",
+            format!(
+                "[policy]\nmemory = 'mingru'\nmemory_size = 6\n{steps}normalise_observations = true\n[learn]\nalgorithm = 'a2c'\n"
+            ),
+        ),
+        (
+            "faulty_env:Spaces-gray-v0",
+            format!("[policy]\n{images}memory = 'lstm'\nmemory_size = 6\n{steps}[learn]\nalgorithm = 'ppo'\n"),
+        ),
     ]
     .map(|(env, rest)| {
         let masks = if env.contains("Masked") { "action_masks = true\n" } else { "" };

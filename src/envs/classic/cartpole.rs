@@ -3,6 +3,8 @@
 //!
 //! State is f64, observations are the state cast to f32, squares are `x * x` (Gymnasium writes `np.square`).
 //! Limits: 200 steps in v0, 500 in v1.
+//!
+//! [`CartPoleNoVelocity`] is the same without the velocities in its observations, so that a policy needs memory.
 
 use super::{ClassicTask, TaskStep};
 use crate::ActionSpace;
@@ -69,5 +71,44 @@ impl ClassicTask for CartPole {
         for (to, from) in self.state.iter_mut().zip(words) {
             *to = f64::from_bits(*from);
         }
+    }
+}
+
+/// `rankdeck/CartPoleNoVelocity-v1`: CartPole-v1 that shows cart position and pole angle only.
+#[derive(Debug, Clone)]
+pub(crate) struct CartPoleNoVelocity(CartPole);
+
+impl ClassicTask for CartPoleNoVelocity {
+    type Action = i64;
+    const OBSERVATION: usize = 2;
+    const WORDS: usize = CartPole::WORDS;
+
+    fn actions() -> ActionSpace {
+        CartPole::actions()
+    }
+
+    fn blank() -> CartPoleNoVelocity {
+        CartPoleNoVelocity(CartPole::blank())
+    }
+
+    fn reset(&mut self, random: &mut Generator) {
+        self.0.reset(random);
+    }
+
+    fn step(&mut self, action: i64) -> TaskStep {
+        self.0.step(action)
+    }
+
+    fn observe(&self, observation: &mut [f32]) {
+        let [x, _, theta, _] = self.0.state;
+        observation.copy_from_slice(&[x as f32, theta as f32]);
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        self.0.save(words);
+    }
+
+    fn restore(&mut self, words: &[u64]) {
+        self.0.restore(words);
     }
 }

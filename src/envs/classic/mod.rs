@@ -20,7 +20,7 @@ use super::{
     StepOutcome, Streams, VectorEnv,
 };
 use acrobot::Acrobot;
-use cartpole::CartPole;
+use cartpole::{CartPole, CartPoleNoVelocity};
 use mountain_car::{MountainCar, MountainCarContinuous};
 use pendulum::Pendulum;
 use rankdeck_kernel::numpy_random::Generator;
@@ -139,7 +139,10 @@ fn pow2_f32(x: f32) -> f32 {
     x.powf(black_box(2.0))
 }
 
-/// The ids of Gymnasium that are built in; `rankdeck/Constant-v0` is one more.
+/// The id of [`CartPoleNoVelocity`].
+const NO_VELOCITY: &str = "rankdeck/CartPoleNoVelocity-v1";
+
+/// The ids of Gymnasium that are built in; there are two more, whose ids begin with `rankdeck/`.
 pub fn ids() -> Vec<&'static str> {
     rankdeck_types::experiment::builtin_ids().collect()
 }
@@ -168,6 +171,7 @@ const ENVS: &[ClassicEnv] = &[
     ClassicEnv::of::<MountainCar>("MountainCar-v0", 200),
     ClassicEnv::of::<MountainCarContinuous>("MountainCarContinuous-v0", 999),
     ClassicEnv::of::<Constant>("rankdeck/Constant-v0", 10),
+    ClassicEnv::of::<CartPoleNoVelocity>(NO_VELOCITY, 500),
 ];
 
 fn boxed<T: ClassicTask + 'static>(
@@ -183,6 +187,7 @@ fn spec<T: ClassicTask>() -> Spec {
     Spec {
         observation_shape: vec![T::OBSERVATION],
         observation_type: ObservationType::F32,
+        branches: Vec::new(),
         actions: T::actions(),
     }
 }
@@ -486,6 +491,20 @@ mod tests {
             error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn cartpole_without_velocity_shows_position_and_angle_only() {
+        let (mut whole, mut partial) = (vector("CartPole-v1", 3, 0, 5), vector(NO_VELOCITY, 3, 0, 5));
+        let (seen, ..) = play(partial.as_mut(), 100);
+        let (expected, episodes, _) = play(whole.as_mut(), 100);
+        let expected: Vec<u32> = expected.chunks(4).flat_map(|state| [state[0], state[2]]).collect();
+        assert_eq!(seen, expected);
+        assert!(episodes.len() > 3);
+        assert_eq!(partial.save().unwrap(), whole.save().unwrap());
+        let mut copy = vector(NO_VELOCITY, 3, 0, 6);
+        copy.restore(&partial.save().unwrap().unwrap()).unwrap();
+        assert_eq!(bits(copy.observations()), bits(partial.observations()));
     }
 
     #[test]

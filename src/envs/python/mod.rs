@@ -25,8 +25,8 @@ mod shared;
 
 use super::parted::PartedVector;
 use super::{
-    ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
-    Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports, indices,
+    ActionSpace, Actions, Branch, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType,
+    Observations, Spec, StepOutcome, Streams, VectorEnv, Watcher, WorkerImports, indices,
 };
 pub(super) use process::PythonWorker;
 use rankdeck_proto::message::Activity;
@@ -73,6 +73,8 @@ struct Spaces {
     /// What was assumed about images.
     #[serde(default)]
     images: Option<String>,
+    #[serde(default)]
+    branches: Vec<Branch>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +96,7 @@ impl Spaces {
                 "u8" => ObservationType::U8,
                 _ => ObservationType::F32,
             },
+            branches: self.branches,
             actions: match self.actions {
                 WorkerActions::Discrete { n } => ActionSpace::Discrete { n },
                 WorkerActions::MultiDiscrete { sizes } => ActionSpace::MultiDiscrete { sizes },
@@ -356,6 +359,10 @@ fn refusal(spec: &Spec) -> Option<String> {
     }
     if spec.actions.width() > MOST_ACTIONS {
         return Some(format!("it has more than {MOST_ACTIONS} actions"));
+    }
+    let parts = spec.branches.iter().fold(0_usize, |all, branch| all.saturating_add(branch.numbers()));
+    if !spec.branches.is_empty() && parts != len {
+        return Some(format!("the parts of its Dict observation have {parts} numbers instead of {len}"));
     }
     (len > MOST_NUMBERS).then(|| {
         format!("its observations have more than {MOST_NUMBERS} numbers: {:?}", spec.observation_shape)

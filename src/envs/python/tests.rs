@@ -642,6 +642,38 @@ fn image_channels_are_the_smaller_side_or_as_set() {
 }
 
 #[test]
+fn dict_with_an_image_is_described_by_its_parts() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    let env = Env { workers: Some(2), ..config("masked_env:Mixed-v0", &python) };
+    let factory = EnvFactory::open(&env).unwrap();
+    let images = factory.images().unwrap();
+    assert!(images.contains("camera [12, 10, 3], channels last (assumed"), "{images}");
+    assert!(images.contains("5 other values"), "{images}");
+    let part = |key: &str, shape: &[usize], image: bool| Branch {
+        key: key.into(),
+        shape: shape.to_vec(),
+        image,
+        last: image,
+        bytes: image,
+    };
+    let branches = [part("camera", &[12, 10, 3], true), part("goal", &[2], false), part("lamp", &[3], false)];
+    assert_eq!(factory.spec().branches, branches);
+    let made = factory.make(3, 0, &Seeds::new(1), 0, EnvPurpose::Train).unwrap();
+    let seen = made.observations().f32().unwrap();
+    assert_eq!(seen.len(), 3 * 365);
+    for seen in seen.chunks(365) {
+        assert!(seen[..360].iter().all(|byte| (0.0..=255.0).contains(byte) && byte.fract() == 0.0));
+        assert_eq!(seen[360].abs(), 1.0);
+        assert_eq!(seen[362..].iter().sum::<f32>(), 1.0);
+    }
+    // Fully connected networks take all values together.
+    let flat = factory.spec().clone().fitted(rankdeck_types::experiment::NetworkKind::Mlp);
+    assert_eq!((flat.branches.len(), flat.observation_shape), (0, vec![365]));
+}
+
+#[test]
 fn several_discrete_actions_reach_the_environment() {
     let Some(python) = python("gymnasium") else { return };
     let folder = tempfile::tempdir().unwrap();

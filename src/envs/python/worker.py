@@ -163,10 +163,39 @@ class Broken(Exception):
     """An environment does not keep to its spaces."""
 
 
+def branches_of(space, side):
+    """The parts of a Dict observation with images, in the order in which Gymnasium flattens them; none of other observations."""
+    import numpy
+    from gymnasium import spaces
+
+    found = []
+    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else ():
+        branch = {"key": str(key), "shape": [int(spaces.flatdim(part))], "image": False, "last": False, "bytes": False}
+        sides = len(part.shape) if isinstance(part, spaces.Box) else 0
+        # Matrices of bytes are gray images.
+        if sides == 3 or sides == 2 and part.dtype == numpy.uint8:
+            rows, columns = part.shape[0], part.shape[-1]
+            last = sides == 3 and (columns < rows if side is None else side == "last")
+            shape = [1] * (3 - sides) + [int(length) for length in part.shape]
+            branch.update(shape=shape, image=True, last=last, bytes=bool(part.dtype == numpy.uint8))
+        found.append(branch)
+    return found if any(branch["image"] for branch in found) else []
+
+
+def layout_of(branches, side):
+    """What was assumed about the images of a Dict observation, in words."""
+    assumed = "" if side else " (assumed; env.channels sets it)"
+    words = [
+        "%s %s, channels %s%s" % (branch["key"], branch["shape"], "last" if branch["last"] else "first", assumed) for branch in branches if branch["image"]
+    ]
+    others = sum(branch["shape"][0] for branch in branches if not branch["image"])
+    return "; ".join(words) + ("; %d other values" % others if others else "")
+
+
 class Described:
     """What the trainer learns of an environment's spaces."""
 
-    def __init__(self, observation, action, config):
+    def __init__(self, observation, action, config, branches=()):
         import numpy
 
         self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
@@ -176,7 +205,11 @@ class Described:
         # What was assumed about images, in words.
         self.images = None
         side = config["channels"]
-        if len(self.shape) == 3:
+        # The parts of a Dict observation with images, which is flat.
+        self.branches = list(branches)
+        if self.branches:
+            self.images = layout_of(self.branches, side)
+        elif len(self.shape) == 3:
             rows, _, columns = self.shape
             # As Stable-Baselines3: the smaller side has the channels.
             self.turn = columns < rows if side is None else side == "last"
@@ -449,12 +482,13 @@ class Single:
         self.envs = []
         # Observations hold a mask that is not used.
         self.offers = False
+        self.branches = []
         self.resize(config)
         observation = self.envs[0].observation_space
         # The environment that is being stepped or reset, counted over all ranks.
         self.current = None
         self.expected = observation.shape
-        self.spaces = Described(observation, self.envs[0].action_space, config)
+        self.spaces = Described(observation, self.envs[0].action_space, config, self.branches)
 
     def resize(self, config):
         """Makes the environments, with their seeds. Existing ones stay: some simulators cannot be started twice."""
@@ -490,6 +524,7 @@ class Single:
                     "its observation space %s has no fixed number of values" % (env.observation_space,),
                     "choose another env.id, or add a wrapper to env.wrappers that returns a Box",
                 )
+            self.branches = branches_of(env.observation_space, config["channels"])
             env = gymnasium.wrappers.FlattenObservation(env)
         return env
 
@@ -697,7 +732,8 @@ def main(memory):
         worker = make(config)
         while "id" in config:
             spaces = worker.spaces
-            answer(b"S", {"shape": list(spaces.shape), "type": spaces.type, "actions": spaces.actions, "images": spaces.images})
+            described = {"shape": list(spaces.shape), "type": spaces.type, "actions": spaces.actions}
+            answer(b"S", {**described, "images": spaces.images, "branches": spaces.branches})
             config = read_line()
             if "id" in config:
                 worker.resize(config)

@@ -59,8 +59,7 @@ impl Objective for A2cObjective {
         batches.load(on.rollout(), &on.returns, on.seen())?;
         batches.start_epoch(&on.advantages, &on.rollout().weights, random, ctx.group)?;
         let batch = batches.get(0)?;
-        let (masks, pass) = (batch.masks.as_ref(), ForwardOptions::PLAIN);
-        let output = on.policy.forward_masked(&batch.observations, masks, pass)?;
+        let (output, _) = on.policy.forward_split(batch.input(), ForwardOptions::PLAIN, false)?;
         let log_probs = output.distribution.log_prob(&batch.actions)?;
         let policy = batch.mean(&log_probs.f_mul(&batch.advantages)?)?.f_neg()?;
         let value = batch.mean(&value_error(self.settings.value_loss, &output.values, &batch.returns)?)?;

@@ -4,6 +4,8 @@
 //!
 //! Invariants:
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
+//! - BATCH-2: for policies with memory, a minibatch has the whole rollouts of some environments, row by row
+//!   `[steps][envs]`, and the states of their memory before the rollout, as in CleanRL's ppo_atari_lstm.py.
 //! - With [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
 //!   per epoch, tag `advantages`.
 
@@ -12,9 +14,12 @@ use crate::distributed::memory::{upload, upload_slice};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::error::TrainerError;
 use crate::policy::acting;
+use crate::policy::actor_critic::PolicyInput;
+use crate::policy::memory::Sequences;
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::NormAdv;
+use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
@@ -48,9 +53,17 @@ pub(crate) struct Minibatch {
     /// What the critic should learn.
     pub returns: Tensor,
     weights: Option<Tensor>,
+    /// Absent without memory.
+    sequences: Option<Sequences>,
 }
 
 impl Minibatch {
+    /// What the policy is to be run on.
+    pub(crate) fn input(&self) -> PolicyInput<'_> {
+        let (masks, sequences) = (self.masks.as_ref(), self.sequences.as_ref());
+        PolicyInput { observations: &self.observations, masks, sequences }
+    }
+
     /// The mean over the minibatch. Rows that are not transitions count 0, and the divisor is still the size,
     /// as in ALF, so that all ranks have the same weight.
     pub(crate) fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
@@ -58,6 +71,73 @@ impl Minibatch {
             Some(weights) => values.f_mul(weights)?.f_mean(None::<Kind>),
             None => values.f_mean(None::<Kind>),
         }
+    }
+}
+
+/// The order of a rank's environments in an epoch, for policies with memory (BATCH-2).
+pub(super) struct EnvOrder {
+    steps: usize,
+    envs: Vec<usize>,
+}
+
+impl EnvOrder {
+    /// For rollouts of `steps` steps.
+    pub(super) fn new(steps: usize) -> EnvOrder {
+        EnvOrder { steps: steps.max(1), envs: Vec::new() }
+    }
+
+    /// Begins with a rollout of so many rows, in its own order.
+    pub(super) fn restart(&mut self, rows: usize) {
+        self.envs.clear();
+        self.envs.extend(0..rows / self.steps);
+    }
+
+    /// Environments.
+    pub(super) fn count(&self) -> usize {
+        self.envs.len()
+    }
+
+    /// Draws an order of the environments, and writes that of the rows.
+    pub(super) fn shuffle(&mut self, minibatch: usize, random: &mut Generator, rows: &mut Vec<usize>) {
+        shuffle(&mut self.envs, random);
+        let all = self.envs.len();
+        rows.clear();
+        for own in self.envs.chunks((minibatch / self.steps).max(1)) {
+            rows.extend((0..self.steps).flat_map(|step| own.iter().map(move |env| step * all + env)));
+        }
+    }
+
+    /// The places in this order of the environments of minibatch `k` of so many rows.
+    pub(super) fn own(&self, k: usize, minibatch: usize) -> Range<usize> {
+        let each = (minibatch / self.steps).max(1);
+        k * each..(k + 1) * each
+    }
+
+    /// Writes the states before the rollout in this order, `[envs][state_len]`.
+    pub(super) fn gather(&self, rollout: &Rollout, to: &mut Vec<f32>) {
+        let each = rollout.states.len() / self.envs.len().max(1);
+        to.clear();
+        self.envs.iter().for_each(|env| to.extend_from_slice(&rollout.states[env * each..(env + 1) * each]));
+    }
+}
+
+/// The rollouts of a rank's environments, as a policy with memory learns from them.
+struct SequenceColumns {
+    order: EnvOrder,
+    /// States before the first step, `[envs, state_len]`, on the device, in the rollout's order.
+    states: Tensor,
+    /// As [`Rollout::resets`].
+    resets: Vec<bool>,
+}
+
+impl SequenceColumns {
+    /// The sequences of minibatch `k` of so many rows, which are `rows` of the rollout.
+    fn get(&self, k: usize, minibatch: usize, rows: &[usize]) -> Result<Sequences, TchError> {
+        let own = &self.order.envs[self.order.own(k, minibatch)];
+        let indices: Vec<i64> = own.iter().map(|env| *env as i64).collect();
+        let states = self.states.f_index_select(0, &upload_slice(&indices, self.states.device())?)?;
+        let resets: Vec<bool> = rows.iter().map(|row| self.resets[*row]).collect();
+        Sequences::new(states, &resets)
     }
 }
 
@@ -69,6 +149,8 @@ pub(crate) struct Batches {
     rows: Rows,
     order: Vec<usize>,
     columns: Option<RolloutTensors>,
+    /// Of policies with memory.
+    sequences: Option<SequenceColumns>,
     /// Order and advantages of the current epoch.
     epoch: Option<(Tensor, Tensor)>,
     /// The number of the next minibatch on the device. With it, a rollout takes the memory of the one before,
@@ -86,6 +168,7 @@ impl Batches {
             rows,
             order: Vec::new(),
             columns: None,
+            sequences: None,
             epoch: None,
             at: None,
         }
@@ -152,6 +235,16 @@ impl Batches {
             }
             columns => *columns = Some(new),
         }
+        self.sequences = match rollout.states.as_slice() {
+            [] => None,
+            states => {
+                let mut order = EnvOrder::new(rollout.steps);
+                order.restart(n);
+                let states = Tensor::f_from_slice(states)?.f_view([rollout.envs as i64, -1])?;
+                let (states, resets) = (upload(states, self.device)?, rollout.resets.clone());
+                Some(SequenceColumns { order, states, resets })
+            }
+        };
         self.order.clear();
         self.order.extend(0..n);
         Ok(())
@@ -166,7 +259,10 @@ impl Batches {
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
         if self.minibatch < self.order.len() {
-            shuffle(&mut self.order, random);
+            match &mut self.sequences {
+                None => shuffle(&mut self.order, random),
+                Some(all) => all.order.shuffle(self.minibatch, random, &mut self.order),
+            }
         }
         let mut own: Vec<f32> = self.order.iter().map(|i| advantages[*i]).collect();
         let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
@@ -210,7 +306,13 @@ impl Batches {
             return Err(TchError::Torch("no rollout is loaded".into()));
         };
         let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
-        columns.pick(&order.f_narrow(0, start, len)?, advantages.f_narrow(0, start, len)?, self.rows)
+        let rows = order.f_narrow(0, start, len)?;
+        let mut batch = columns.pick(&rows, advantages.f_narrow(0, start, len)?, self.rows)?;
+        if let Some(sequences) = &self.sequences {
+            let own = k * self.minibatch..(k + 1) * self.minibatch;
+            batch.sequences = Some(sequences.get(k, self.minibatch, &self.order[own])?);
+        }
+        Ok(batch)
     }
 
     /// The minibatch after the last one of the epoch; only for those [in turn](Batches::in_turn).
@@ -268,6 +370,7 @@ impl RolloutTensors {
             returns: pick(&self.returns)?,
             advantages,
             weights: self.weights.as_ref().map(pick).transpose()?,
+            sequences: None,
         })
     }
 }
@@ -357,6 +460,41 @@ mod tests {
         let mut sorted = first;
         sorted.sort_unstable();
         assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn batch_2_minibatch_has_whole_rollouts_of_some_environments() {
+        let (steps, envs, minibatch) = (3, 6, 6);
+        let mut order = EnvOrder::new(steps);
+        order.restart(steps * envs);
+        let mut rows: Vec<usize> = (0..steps * envs).collect();
+        order.shuffle(minibatch, &mut Seeds::new(0).generator(Purpose::Shuffle, 0, 0), &mut rows);
+        let mut all = rows.clone();
+        all.sort_unstable();
+        assert_eq!(all, (0..steps * envs).collect::<Vec<_>>(), "BATCH-1");
+        assert_ne!(order.envs, (0..envs).collect::<Vec<_>>());
+        let mut rollout = Rollout::new(&crate::env::Spec::discrete(1, 2), steps, envs, false);
+        rollout.states = (0..2 * envs).map(|i| i as f32).collect();
+        let mut gathered = Vec::new();
+        order.gather(&rollout, &mut gathered);
+        let sequences = SequenceColumns {
+            states: Tensor::from_slice(&rollout.states).view([envs as i64, 2]),
+            resets: (0..steps * envs).map(|row| row == envs + 4).collect(),
+            order,
+        };
+        for (k, rows) in rows.chunks(minibatch).enumerate() {
+            let own = sequences.order.envs[sequences.order.own(k, minibatch)].to_vec();
+            for (step, row) in rows.chunks(2).enumerate() {
+                assert_eq!(row, [step * envs + own[0], step * envs + own[1]]);
+            }
+            let found = sequences.get(k, minibatch, rows).unwrap();
+            let states = Vec::<f32>::try_from(found.state().flatten(0, -1)).unwrap();
+            let expected: Vec<f32> =
+                own.iter().flat_map(|env| [2.0, 2.0].map(|by| by * *env as f32)).collect();
+            assert_eq!(states, [expected[0], expected[1] + 1.0, expected[2], expected[3] + 1.0]);
+            assert_eq!(states, gathered[4 * k..4 * (k + 1)]);
+            assert_eq!(found.has_resets(), own.contains(&4));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Epochs are those of [`super::batch::Batches`], and updates are the same up to rounding: averaging over the
 //! ranks, clipping and stepping share their code. After the first iteration nothing is allocated.
 
-use super::batch::{Batches, normalize, shuffle};
+use super::batch::{Batches, EnvOrder, normalize, shuffle};
 use super::on_policy::OnPolicyLearner;
 use super::ppo_loss::PpoLoss;
 use super::{BuildContext, IterationStats, ScalarStat, StepContext};
@@ -70,6 +70,8 @@ pub(crate) struct CpuKernels {
     normalize: NormAdv,
     minibatch: usize,
     order: Vec<usize>,
+    /// Of policies with memory.
+    envs: Option<EnvOrder>,
     epoch: Epoch,
 }
 
@@ -86,6 +88,9 @@ struct Epoch {
     weights: Vec<f32>,
     /// What each row counts in its minibatch's mean.
     shares: Vec<f32>,
+    /// Of policies with memory: states before the first step, `[envs][state_len]`, and resets of each row.
+    states: Vec<f32>,
+    resets: Vec<bool>,
 }
 
 /// Numbers of one minibatch, as CleanRL logs them.
@@ -101,7 +106,8 @@ pub(crate) struct KernelLossStats {
 
 impl CpuKernels {
     /// `None` where `policy.kernel` is `libtorch`, and where the passes do not exist: on GPUs, with
-    /// convolutions, for pixels, for actions of several parts, with masks. An error where they do not exist and `policy.kernel` is `native`.
+    /// convolutions, for pixels, for actions of several parts, with masks. An error where they do not exist and
+    /// `policy.kernel` is `native`.
     fn new(
         layout: &Layout,
         build: &BuildContext<'_>,
@@ -119,6 +125,7 @@ impl CpuKernels {
                 normalize,
                 minibatch: minibatch.max(1),
                 order: (0..build.sizes.local_batch).collect(),
+                envs: layout.memory.is_some().then(|| EnvOrder::new(build.sizes.num_steps as usize)),
                 epoch: Epoch::default(),
             })),
             None if kernel == Kernel::Native => Err(unsupported()),
@@ -129,6 +136,9 @@ impl CpuKernels {
     /// Begins an iteration: what follows depends on this iteration's stream only.
     pub(crate) fn start_iteration(&mut self) {
         self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
+        if let Some(envs) = &mut self.envs {
+            envs.restart(self.order.len());
+        }
     }
 
     /// Minibatches of the epoch.
@@ -147,9 +157,17 @@ impl CpuKernels {
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
         if self.minibatch < self.order.len() {
-            shuffle(&mut self.order, random);
+            match &mut self.envs {
+                None => shuffle(&mut self.order, random),
+                Some(envs) => envs.shuffle(self.minibatch, random, &mut self.order),
+            }
         }
-        let CpuKernels { order, epoch, .. } = self;
+        let CpuKernels { order, envs, epoch, .. } = self;
+        if let Some(envs) = envs {
+            envs.gather(rollout, &mut epoch.states);
+            epoch.resets.clear();
+            epoch.resets.extend(order.iter().map(|i| rollout.resets[*i]));
+        }
         let width = rollout.width();
         epoch.width = width;
         epoch.observations.clear();
@@ -187,7 +205,7 @@ impl CpuKernels {
         stats: &mut IterationStats,
         losses: &mut KernelLossStats,
     ) -> Result<ControlFlow<()>, TrainerError> {
-        let CpuKernels { networks, epoch, minibatch, .. } = self;
+        let CpuKernels { networks, epoch, minibatch, envs, .. } = self;
         let rows = k * *minibatch..(k + 1) * *minibatch;
         let actions = match &epoch.actions {
             Some(ActionBuffer::Discrete(actions)) => Actions::Discrete(&actions[rows.clone()]),
@@ -220,9 +238,16 @@ impl CpuKernels {
             value_weight: loss.vf_coef as f32,
         };
         let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
+        let (mut states, mut resets): (Vec<f32>, &[bool]) = (Vec::new(), &[]);
+        if let Some(envs) = envs {
+            let each = epoch.states.len() / envs.count().max(1);
+            let own = envs.own(k, *minibatch);
+            states.extend_from_slice(&epoch.states[own.start * each..own.end * each]);
+            resets = &epoch.resets[rows];
+        }
         let pass = |parameters: &[f32], gradient: &mut [f32]| {
             networks.load(parameters);
-            networks.forward(observations);
+            networks.forward(observations, &mut states, resets);
             let (_, entropy) = networks.log_probs(actions, shares);
             let (surrogate, value_loss) = networks.losses(batch);
             networks.backward(actions, shares, -loss.ent_coef as f32, gradient);

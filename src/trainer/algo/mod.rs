@@ -37,7 +37,9 @@ pub mod twin_kernels;
 use crate::collect::rollout::ActionBuffer;
 use crate::collect::{Interval, RankCounters, normalize};
 use crate::distributed::ProcessGroup;
-use crate::env::{self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, VectorEnv, Watcher};
+use crate::env::{
+    self, EnvError, EnvFactory, EnvPurpose, Observations, Spec, StepOutcome, VectorEnv, Watcher,
+};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Layout;
 use crate::replay::ReplayMark;
@@ -243,6 +245,10 @@ pub trait Greedy {
     ) -> Result<(), TrainerError> {
         self.act(observations, masks, actions)
     }
+    /// All environments have been reset: a policy with memory forgets what it has seen.
+    fn start_episodes(&mut self) {}
+    /// A policy with memory forgets what it has seen of the environments whose episode ended in this step.
+    fn end_episodes(&mut self, _outcome: &StepOutcome) {}
     /// Its estimate for environment `env` in the latest [`Greedy::act`] or [`Greedy::sample`].
     fn estimate(&self, _env: usize) -> Option<PolicyEstimate> {
         None
@@ -342,6 +348,12 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
     normalize::check(&experiment.collect, spec)?;
+    if !spec.branches.is_empty() && experiment.collect.normalise_observations {
+        return Err(TrainerError::usage(
+            "collect.normalise_observations does not support the images of a Dict observation",
+            "set collect.normalise_observations = false, or policy.network = \"mlp\"",
+        ));
+    }
     match learn {
         Learn::Ppo(_) | Learn::A2c(_) => {
             cpu_kernels::check(experiment, spec)?;

@@ -459,6 +459,7 @@ mod tests {
         let spec = Spec {
             observation_shape: vec![1],
             observation_type: ObservationType::F32,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 2 },
         };
         for (buffer_size, world, envs) in [(1001, 3, 2), (1000, 3, 2), (17, 2, 5), (64, 1, 3)] {

@@ -14,7 +14,7 @@ use super::{Algorithm, BuildContext, Greedy, IterationStats, ScalarStat, StepCon
 use crate::collect::rollout::{ActionBuffer, Rollout};
 use crate::collect::{Actor, Collector, Interval, PolicyEstimates, RankCounters, RewardConfig, normalize};
 use crate::distributed::Ddp;
-use crate::env::{ActionSpace, ObservationType, Observations};
+use crate::env::{ActionSpace, ObservationType, Observations, StepOutcome};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Layout;
 use crate::policy::trunk::splits_backward;
@@ -137,6 +137,8 @@ pub(crate) struct OnPolicyLearner {
     pub device: Device,
     /// Of the latest greedy action.
     estimates: PolicyEstimates,
+    /// States of the memory in an evaluation, `[envs][state_len]`.
+    greedy_states: Vec<f32>,
 }
 
 impl OnPolicyLearner {
@@ -168,8 +170,9 @@ impl OnPolicyLearner {
             space: spec.actions.clone(),
         };
         let metrics = DeviceMetrics::new(settings.updates as usize, *device)?;
+        let collector = Collector::new(groups, spec, reward_config, *seeds, sizes.first_env);
         Ok(OnPolicyLearner {
-            collector: Collector::new(groups, spec, reward_config, *seeds, sizes.first_env),
+            collector: collector.with_memory(policy.layout().state_len()),
             settings,
             policy,
             adam,
@@ -183,6 +186,7 @@ impl OnPolicyLearner {
             fingerprint_every: experiment.distributed.fingerprint_every,
             device: *device,
             estimates: PolicyEstimates::default(),
+            greedy_states: Vec::new(),
         })
     }
 
@@ -514,7 +518,21 @@ impl Greedy for OnPolicyLearner {
         masks: Option<&[u8]>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        self.collector.greedy(&mut self.actor, (observations, masks), actions, &mut self.estimates)
+        let OnPolicyLearner { collector, actor, estimates, greedy_states, .. } = self;
+        collector.greedy(actor, (observations, masks), greedy_states, actions, estimates)
+    }
+
+    fn start_episodes(&mut self) {
+        self.greedy_states.clear();
+    }
+
+    fn end_episodes(&mut self, outcome: &StepOutcome) {
+        let each = self.policy.layout().state_len().max(1);
+        for (env, state) in self.greedy_states.chunks_mut(each).enumerate() {
+            if outcome.done(env) || !outcome.valid[env] {
+                state.fill(0.0);
+            }
+        }
     }
 
     fn sample(

@@ -46,7 +46,9 @@ impl PpoObjective {
         let normalize = NormAdv::from_keys(settings.norm_adv, settings.norm_adv_over);
         let on = OnPolicyLearner::new(settings.into(), build)?;
         let mut engine = Engine::new(on.policy.layout(), build, normalize, minibatch)?;
-        let recording = CapturedUpdate::new("an update", build.device, build.experiment.policy.cuda_graphs);
+        // Sequences are cut where episodes begin: each update is other work.
+        let captured = build.experiment.policy.cuda_graphs && on.policy.layout().memory.is_none();
+        let recording = CapturedUpdate::new("an update", build.device, captured);
         if let Engine::Libtorch(batches) = &mut engine
             && recording.is_enabled()
         {
@@ -78,11 +80,7 @@ impl CapturableUpdate for PpoUpdate<'_> {
     fn work(&mut self, cut: &mut GraphSplitter<'_>) -> Result<(), TrainerError> {
         let PpoUpdate { batches, on, .. } = self;
         let batch = if batches.are_in_turn() { batches.next()? } else { batches.get(self.k)? };
-        let (output, split) = on.policy.forward_split(
-            (&batch.observations, batch.masks.as_ref()),
-            ForwardOptions::PLAIN,
-            on.parts,
-        )?;
+        let (output, split) = on.policy.forward_split(batch.input(), ForwardOptions::PLAIN, on.parts)?;
         let minibatch = self.loss.losses(&output, &batch)?;
         on.backward(&minibatch.total)?;
         cut.reduce_split(0, split, on.gradients())?;
@@ -275,7 +273,7 @@ mod tests {
             let losses = objective.losses(&output, &minibatch).unwrap();
             let (mut surrogate, mut value, mut entropy, mut kl, mut clipped) = (0.0, 0.0, 0.0, 0.0, 0);
             for i in 0..n {
-                fast.forward(&observations[4 * i..4 * i + 4]);
+                fast.forward(&observations[4 * i..4 * i + 4], &mut [], &[]);
                 let own = fast.values().row(0)[0];
                 let logits: Vec<f64> = fast.scores().row(0).iter().map(|l| f64::from(*l)).collect();
                 let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
@@ -398,6 +396,18 @@ mod tests {
                 "log_std = -0.5\n[learn]\nalgorithm = 'ppo'\nclip_vloss = false\nnorm_adv = false",
             ),
             ("CartPole-v1", "shared = true\n[learn]\nalgorithm = 'a2c'\nent_coef = 0.01"),
+            (
+                "CartPole-v1",
+                "memory = 'lstm'\nmemory_size = 6\n[learn]\nalgorithm = 'ppo'\nnum_minibatches = 3",
+            ),
+            (
+                "CartPole-v1",
+                "memory = 'mingru'\nmemory_size = 20\n[learn]\nalgorithm = 'ppo'\nnum_minibatches = 3",
+            ),
+            (
+                "Pendulum-v1",
+                "memory = 'lstm'\nmemory_size = 17\n[learn]\nalgorithm = 'a2c'\nvalue_loss = 'huber'",
+            ),
             ("Pendulum-v1", "[learn]\nalgorithm = 'a2c'\nvalue_loss = 'huber'\nnorm_adv = true"),
         ] {
             let ((native, report), (libtorch, expected)) =
@@ -410,6 +420,63 @@ mod tests {
             for (a, b) in report.iter().zip(&expected) {
                 let close = (a.value - b.value).abs() < 1e-3 * b.value.abs().max(1.0);
                 assert!(a.name == b.name && a.is_loss == b.is_loss && close, "{env}: {a:?}, {b:?}");
+            }
+        }
+    }
+
+    /// The sequences of minibatches give what the policy gave step by step, over the ends of episodes and from the
+    /// states in the middle of them.
+    #[test]
+    fn minibatches_with_memory_give_what_was_collected() {
+        for memory in ["lstm", "mingru"] {
+            let text = format!(
+                "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = 'rankdeck/CartPoleNoVelocity-v1'\nnum_envs = 6\n\
+                 [collect]\nnum_steps = 40\n[policy]\nhidden = [12]\nkernel = 'libtorch'\nmemory = '{memory}'\nmemory_size = 8\n\
+                 [learn]\nalgorithm = 'ppo'\nlearning_rate = 0.0\nnum_minibatches = 3\n"
+            );
+            let experiment: Experiment = toml::from_str(&text).unwrap();
+            let (env, learn) = crate::startup::setup::parts(&experiment).unwrap();
+            let group = alone();
+            let envs = crate::env::EnvFactory::open(env).unwrap();
+            let build = BuildContext {
+                experiment: &experiment,
+                envs: &envs,
+                sizes: crate::startup::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
+                spec: envs.spec().clone(),
+                seeds: Seeds::new(7),
+                device: Device::Cpu,
+                group: &group,
+                start_iteration: 0,
+            };
+            let Learn::Ppo(settings) = learn else { panic!("not PPO") };
+            let mut ppo = PpoObjective::new(settings, &build).unwrap();
+            let page =
+                StatusPage::new(rankdeck_proto::status_page::StatusPageWriter::anonymous(0, 0).unwrap());
+            for iteration in 0..2 {
+                let ctx = StepContext {
+                    group: &group,
+                    page: &page,
+                    iteration,
+                    num_iterations: None,
+                    updates: 0,
+                    env_step: 240 * iteration,
+                    stop: &StopPoints::default(),
+                };
+                ppo.iterate(&ctx).unwrap();
+            }
+            assert!(ppo.on.rollout().resets.contains(&true));
+            assert!(ppo.on.rollout().states.iter().any(|number| *number != 0.0));
+            let Engine::Libtorch(batches) = &ppo.objective.engine else { panic!("not by libtorch") };
+            assert_eq!(batches.count(), 3);
+            for k in 0..3 {
+                let batch = batches.get(k).unwrap();
+                let (output, _) =
+                    ppo.on.policy.forward_split(batch.input(), ForwardOptions::PLAIN, false).unwrap();
+                let log_probs = output.distribution.log_prob(&batch.actions).unwrap();
+                for (own, collected) in [(output.values, &batch.values), (log_probs, &batch.log_probs)] {
+                    let apart = (own - collected).abs().max().double_value(&[]);
+                    assert!(apart < 1e-5, "{memory}: {apart}");
+                }
             }
         }
     }

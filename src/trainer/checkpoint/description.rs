@@ -1,7 +1,7 @@
 //! Describes a run in checkpoints, exported policies and TensorBoard: spaces, settings and versions.
 
 use crate::distributed::torch_version;
-use crate::env::{ActionSpace, BYTE_SCALE, ObservationType, Spec};
+use crate::env::{ActionSpace, BYTE_SCALE, Branch, ObservationType, Spec};
 use rankdeck_types::experiment::{Experiment, NetworkKind};
 use rankdeck_types::hidden;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,9 @@ pub struct Description {
     /// What an observation is multiplied by before anything else happens to it; networks for images scale
     /// bytes themselves.
     pub(crate) observation_scale: f32,
+    /// The parts of a `Dict` observation with images, where the network takes them; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) branches: Vec<Branch>,
     /// `{"n": 2}`, `{"sizes": [3, 2]}`, or `{"low": [...], "high": [...]}` with `null` for a missing bound.
     pub actions: Value,
 }
@@ -46,6 +49,7 @@ impl Description {
                 NetworkKind::Mlp if bytes => 1.0 / BYTE_SCALE,
                 _ => 1.0,
             },
+            branches: spec.clone().fitted(experiment.policy.network).branches,
             actions: match &spec.actions {
                 ActionSpace::Discrete { n } => json!({ "n": n }),
                 ActionSpace::MultiDiscrete { sizes } => json!({ "sizes": sizes }),

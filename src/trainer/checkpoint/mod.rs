@@ -266,8 +266,10 @@ impl Checkpoint {
         let mean = (!latest.is_empty()).then(|| latest.iter().sum::<f64>() / latest.len() as f64);
         let returns = [("best_return", header.best), ("return_last_100", mean)];
         let returns = returns.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
-        let metadata =
-            metadata.into_iter().chain(returns).map(|(name, text)| (name.to_owned(), text)).collect();
+        let memory = setting("/policy/memory").as_str().map(|memory| ("memory", memory.to_owned()));
+        let branches = (!about.branches.is_empty()).then(|| ("branches", json!(about.branches).to_string()));
+        let metadata = metadata.into_iter().chain(memory).chain(branches).chain(returns);
+        let metadata = metadata.map(|(name, text)| (name.to_owned(), text)).collect();
         encode_safetensors(&entries, &metadata)
     }
 

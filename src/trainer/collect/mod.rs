@@ -9,6 +9,8 @@
 //! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global
 //!   environment indices only. In how many groups the environments are changes nothing but what the policy's
 //!   answers to fewer rows at once change: nothing where the hand-written passes give them.
+//! - COLLECT-3: the state of a policy's memory is 0 before the first observation of an episode. It is part of
+//!   [`Collector::save_envs`], so that a restored collector continues with the same bits.
 
 pub mod normalize;
 pub mod rollout;
@@ -141,6 +143,10 @@ pub(crate) struct Collector {
     reward_config: RewardConfig,
     rollout: Rollout,
     next_dones: Vec<f32>,
+    /// Numbers of the memory's state of each environment; 0 without memory.
+    state_len: usize,
+    /// The states of all environments, before their observations now.
+    states: Vec<f32>,
     /// Discounted returns so far of each environment, whose deviation scales rewards.
     discounted: Vec<f64>,
     observations: Option<RunningMoments>,
@@ -155,6 +161,7 @@ struct StepBuffers {
     scores: Vec<f32>,
     probabilities: Vec<f32>,
     row: Vec<f32>,
+    state: Vec<f32>,
 }
 
 impl EnvGroup {
@@ -210,6 +217,8 @@ impl Collector {
         Collector {
             rollout,
             next_dones: vec![0.0; envs],
+            state_len: 0,
+            states: Vec::new(),
             discounted: vec![0.0; envs],
             observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len())),
             returns: normalise_rewards.then(|| RunningMoments::new(1)),
@@ -217,6 +226,7 @@ impl Collector {
                 scores: vec![0.0; spec.actions.width()],
                 probabilities: Vec::with_capacity(spec.actions.width()),
                 row: vec![0.0; spec.observation_len()],
+                state: Vec::new(),
             },
             groups,
             envs,
@@ -226,6 +236,17 @@ impl Collector {
             counters: RankCounters::default(),
             interval: Interval::default(),
         }
+    }
+
+    /// The same for policies whose memory has a state of `state_len` numbers per environment.
+    #[must_use]
+    pub(crate) fn with_memory(mut self, state_len: usize) -> Collector {
+        self.state_len = state_len;
+        self.states = vec![0.0; self.envs * state_len];
+        self.scratch.state = vec![0.0; state_len];
+        self.rollout.states = self.states.clone();
+        self.rollout.resets = vec![false; if state_len == 0 { 0 } else { self.rollout.len() }];
+        self
     }
 
     /// Collects one rollout. `moved` is called after every step of all environments; it returns whether to
@@ -243,6 +264,8 @@ impl Collector {
             .map(|index| self.seeds.generator(Purpose::Action, index, iteration))
             .collect();
         self.rollout.final_values.fill(0.0);
+        self.rollout.states.copy_from_slice(&self.states);
+        self.rollout.resets.fill(false);
         let last = self.groups.len().saturating_sub(1);
         for step in 0..=self.rollout.steps {
             for group in 0..self.groups.len() {
@@ -263,8 +286,10 @@ impl Collector {
         for group in 0..self.groups.len() {
             let seen = self.policy_input(group);
             let EnvGroup { env, first, scores, .. } = &mut self.groups[group];
-            let values = &mut self.rollout.next_values[*first..*first + env.len()];
-            actor.acting.run(seen.view(), scores, values)?;
+            let envs = *first..*first + env.len();
+            // The next rollout begins with these observations: they are not remembered yet.
+            let mut states = self.states[envs.start * self.state_len..envs.end * self.state_len].to_vec();
+            actor.acting.run(seen.view(), &mut states, scores, &mut self.rollout.next_values[envs])?;
         }
         self.rollout.next_dones.copy_from_slice(&self.next_dones);
         self.counters.duration_ns += started.elapsed().as_nanos() as u64;
@@ -334,11 +359,13 @@ impl Collector {
     }
 
     /// The most probable actions for `observations` that `masks` allow, as an environment takes them, and the
-    /// estimates behind them. Observations are normalized as in training.
+    /// estimates behind them. Observations are normalized as in training. `states` of the memory are kept from one
+    /// call to the next; for another number of environments they begin with 0.
     pub(crate) fn greedy(
         &self,
         actor: &mut Actor,
         (observations, masks): (Observations<'_>, Option<&[u8]>),
+        states: &mut Vec<f32>,
         to: &mut ActionBuffer,
         estimates: &mut PolicyEstimates,
     ) -> Result<(), TrainerError> {
@@ -361,7 +388,11 @@ impl Collector {
         let count = len / width.max(1);
         let each = actor.space.width();
         let (mut scores, mut values) = (vec![0.0; count * each], vec![0.0; count]);
-        actor.acting.run(observations, &mut scores, &mut values)?;
+        if states.len() != count * self.state_len {
+            states.clear();
+            states.resize(count * self.state_len, 0.0);
+        }
+        actor.acting.run(observations, states, &mut scores, &mut values)?;
         let sizes = actor.space.sizes().to_vec();
         let (kind, mut scores) = match to {
             ActionBuffer::Discrete(actions) => {
@@ -412,12 +443,17 @@ impl Collector {
     /// Words per environment in [`Collector::save_envs`]; 0 when environments cannot be saved.
     pub(crate) fn words_per_env(&self) -> usize {
         let words = self.groups.first().and_then(|group| group.env.words_per_env());
-        words.map_or(0, |words| words + 2)
+        words.map_or(0, |words| words + self.own_words())
     }
 
-    /// Every environment's state, done flag and discounted return, [`Collector::words_per_env`] words each.
+    /// Words per environment that the collector adds to the environment's own.
+    fn own_words(&self) -> usize {
+        2 + self.state_len
+    }
+
+    /// Every environment's state, done flag, discounted return and memory, [`Collector::words_per_env`] words each.
     pub(crate) fn save_envs(&self) -> Result<Vec<u64>, EnvError> {
-        let each = self.words_per_env().saturating_sub(2);
+        let each = self.words_per_env().saturating_sub(self.own_words());
         if each == 0 {
             return Ok(Vec::new());
         }
@@ -428,28 +464,34 @@ impl Collector {
             .iter()
             .flat_map(|states| states.chunks(each))
             .zip(own)
-            .flat_map(|(state, (done, discounted))| {
-                state.iter().copied().chain([u64::from(done.to_bits()), discounted.to_bits()])
+            .enumerate()
+            .flat_map(|(env, (state, (done, discounted)))| {
+                let memory = &self.states[env * self.state_len..(env + 1) * self.state_len];
+                let memory = memory.iter().map(|number| u64::from(number.to_bits()));
+                let own = [u64::from(done.to_bits()), discounted.to_bits()];
+                state.iter().copied().chain(own).chain(memory)
             })
             .collect())
     }
 
     /// Restores [`Collector::save_envs`] of the same number of environments.
     pub(crate) fn restore_envs(&mut self, words: &[u64]) -> Result<(), EnvError> {
-        let each = self.words_per_env();
+        let (each, added) = (self.words_per_env(), self.own_words());
         if each == 0 || words.len() != each * self.envs {
             return Err(EnvError::State { expected: each * self.envs, found: words.len() });
         }
         for EnvGroup { env, first, .. } in &mut self.groups {
             let own = words.chunks(each).skip(*first).take(env.len());
-            let states: Vec<u64> = own.flat_map(|chunk| &chunk[..each - 2]).copied().collect();
+            let states: Vec<u64> = own.flat_map(|chunk| &chunk[..each - added]).copied().collect();
             env.restore(&states)?;
         }
         let own = self.next_dones.iter_mut().zip(&mut self.discounted);
         for ((done, discounted), chunk) in own.zip(words.chunks(each)) {
-            *done = f32::from_bits(chunk[each - 2] as u32);
-            *discounted = f64::from_bits(chunk[each - 1]);
+            *done = f32::from_bits(chunk[each - added] as u32);
+            *discounted = f64::from_bits(chunk[each - added + 1]);
         }
+        let memory = words.chunks(each).flat_map(|chunk| &chunk[each - self.state_len..]);
+        self.states.iter_mut().zip(memory).for_each(|(to, word)| *to = f32::from_bits(*word as u32));
         Ok(())
     }
 }
@@ -491,8 +533,10 @@ impl Collector {
         let (width, whole) = (self.rollout.width(), self.rollout.len());
         let EnvGroup { env, first, scores, actions, .. } = &mut self.groups[group];
         let seen = rows(self.rollout.observations.view(), own.start * width..own.end * width);
-        actor.acting.run_rollout(seen, (own.start, whole), scores, &mut self.rollout.values[own.clone()])?;
         let envs = *first..*first + own.len();
+        let states = &mut self.states[envs.start * self.state_len..envs.end * self.state_len];
+        let values = &mut self.rollout.values[own.clone()];
+        actor.acting.run_rollout(seen, (own.start, whole), states, scores, values)?;
         self.rollout.dones[own.clone()].copy_from_slice(&self.next_dones[envs.clone()]);
         let each = actor.space.width();
         let masks = env.masks();
@@ -611,7 +655,16 @@ impl Collector {
                     _ => last,
                 };
                 let value = &mut self.rollout.final_values[row..=row];
-                actor.acting.run(last, &mut self.scratch.scores, value)?;
+                let state = &mut self.scratch.state;
+                state.copy_from_slice(&self.states[env * self.state_len..(env + 1) * self.state_len]);
+                actor.acting.run(last, state, &mut self.scratch.scores, value)?;
+            }
+            // What an environment that was only reset has shown belongs to the episode before (COLLECT-3).
+            if self.state_len > 0 && (done || !valid) {
+                self.states[env * self.state_len..(env + 1) * self.state_len].fill(0.0);
+                if let Some(reset) = self.rollout.resets.get_mut(row + self.envs) {
+                    *reset = true;
+                }
             }
         }
         for episode in &outcome.episodes {
@@ -642,9 +695,10 @@ mod tests {
     use super::*;
     use crate::env::{self, make_vector};
     use crate::policy::ActorCritic;
-    use crate::policy::actor_critic::Layout;
-    use rankdeck_types::experiment::{Env, Policy};
-    use tch::Device;
+    use crate::policy::actor_critic::{ForwardOptions, Layout, PolicyInput};
+    use crate::policy::memory::Sequences;
+    use rankdeck_types::experiment::{Env, Kernel, MemoryKind, Policy};
+    use tch::{Device, Kind, Tensor};
 
     fn reward_config(num_steps: u32) -> RewardConfig {
         RewardConfig {
@@ -708,6 +762,16 @@ mod tests {
 
     /// With as many groups as there are counts.
     fn grouped(id: &str, counts: &[usize], first: u32, reward_config: RewardConfig) -> (Collector, Actor) {
+        let policy = Policy { hidden: vec![16], ..Policy::default() };
+        with_policy(id, counts, first, (reward_config, &policy))
+    }
+
+    fn with_policy(
+        id: &str,
+        counts: &[usize],
+        first: u32,
+        (reward_config, settings): (RewardConfig, &Policy),
+    ) -> (Collector, Actor) {
         let seeds = Seeds::new(5);
         let mut from = first;
         let vector = |count: &usize| {
@@ -717,15 +781,16 @@ mod tests {
         };
         let vectors: Vec<_> = counts.iter().map(vector).collect();
         let spec = vectors[0].spec().clone();
-        let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
+        let layout = Layout::new(&spec, settings, false).unwrap();
         let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
-        let mut acting = ActingPolicy::new(&policy, &spec.observation_shape, false, &Policy::default());
+        let mut acting = ActingPolicy::new(&policy, &spec.observation_shape, false, settings);
         acting.load(&policy).unwrap();
         let log_std = match &spec.actions {
             ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => Vec::new(),
             ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
         };
         let collector = Collector::new(vectors, &spec, reward_config, seeds, first);
+        let collector = collector.with_memory(policy.layout().state_len());
         (collector, Actor { acting, log_std, space: spec.actions })
     }
 
@@ -849,6 +914,77 @@ mod tests {
         assert_eq!(copy.rollout(), original.rollout());
         assert_eq!(copy.discounted, original.discounted);
         assert!(copy.restore_envs(&[0; 3]).is_err());
+    }
+
+    fn remembering(memory: MemoryKind) -> Policy {
+        let kernel = Kernel::Libtorch;
+        Policy { hidden: vec![8], memory: Some(memory), memory_size: Some(4), kernel, ..Policy::default() }
+    }
+
+    const KINDS: [MemoryKind; 2] = [MemoryKind::Lstm, MemoryKind::MinGru];
+
+    /// COLLECT-3. An environment that shows the same at every step, in episodes of 10 steps: a value tells how many
+    /// steps of its episode the memory has seen.
+    #[test]
+    fn collect_3_memory_is_reset_after_the_final_value() {
+        for kind in KINDS {
+            let settings = RewardConfig { bootstrap_truncated: true, ..reward_config(25) };
+            let policy = remembering(kind);
+            let (mut collector, mut actor) =
+                with_policy("rankdeck/Constant-v0", &[1, 1], 0, (settings, &policy));
+            let ActingPolicy::Torch { policy: net, .. } = &actor.acting else { panic!("not by libtorch") };
+            let observations = Tensor::ones([16, 1], (Kind::Float, Device::Cpu));
+            let state = Tensor::zeros([1, collector.state_len as i64], (Kind::Float, Device::Cpu));
+            let sequences = Sequences::new(state, &[false; 16]).unwrap();
+            let input = PolicyInput { observations: &observations, masks: None, sequences: Some(&sequences) };
+            let (output, _) = net.forward_split(input, ForwardOptions::PLAIN, false).unwrap();
+            let expected = Vec::<f32>::try_from(output.values).unwrap();
+            for iteration in 0..3 {
+                collector.collect(&mut actor, iteration, |_| Ok(true)).unwrap();
+                let rollout = collector.rollout();
+                let close = |found: f32, seen: usize| {
+                    assert!((found - expected[seen]).abs() < 1e-6, "{kind:?} {seen}: {found} {expected:?}");
+                };
+                let before = 25 * iteration as usize;
+                for step in 0..25 {
+                    let seen = (before + step) % 10;
+                    for env in 0..2 {
+                        close(rollout.values[2 * step + env], seen);
+                        match rollout.final_values[2 * step + env] {
+                            value if seen == 9 => close(value, 10),
+                            value => assert_eq!(value, 0.0),
+                        }
+                        assert_eq!(rollout.resets[2 * step + env], step > 0 && seen == 0);
+                    }
+                }
+                rollout.next_values.iter().for_each(|value| close(*value, (before + 25) % 10));
+            }
+            let apart = |a: usize, b: usize| (expected[a] - expected[b]).abs();
+            assert!(
+                apart(0, 10) > 1e-3 && apart(0, 1) > 1e-3 && apart(1, 2) > 1e-4,
+                "{kind:?}: {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn collect_3_restored_memory_continues_bit_exactly() {
+        for kind in KINDS {
+            let made = || {
+                let policy = remembering(kind);
+                with_policy("rankdeck/CartPoleNoVelocity-v1", &[3], 0, (reward_config(33), &policy))
+            };
+            let ((mut original, mut actor), (mut copy, mut their_actor)) = (made(), made());
+            original.collect(&mut actor, 0, |_| Ok(true)).unwrap();
+            let words = original.save_envs().unwrap();
+            assert_eq!(words.len(), 3 * original.words_per_env());
+            copy.restore_envs(&words).unwrap();
+            assert_eq!(copy.states, original.states);
+            assert!(copy.states.iter().any(|number| *number != 0.0));
+            original.collect(&mut actor, 1, |_| Ok(true)).unwrap();
+            copy.collect(&mut their_actor, 1, |_| Ok(true)).unwrap();
+            assert_eq!(copy.rollout(), original.rollout());
+        }
     }
 
     /// CartPole-v0 cuts episodes after 200 steps: a policy that balances is cut, one that falls is not.

@@ -98,6 +98,10 @@ pub struct Rollout {
     pub(crate) next_values: Vec<f32>,
     /// Flags after the last step, `[envs]`.
     pub(crate) next_dones: Vec<f32>,
+    /// States of the policy's memory before the first step, `[envs][state_len]`; empty without memory.
+    pub(crate) states: Vec<f32>,
+    /// The memory is reset before this observation, after the first step; empty without memory.
+    pub(crate) resets: Vec<bool>,
 }
 
 impl Rollout {
@@ -120,6 +124,8 @@ impl Rollout {
             weights: vec![1.0; n],
             next_values: vec![0.0; envs],
             next_dones: vec![0.0; envs],
+            states: Vec::new(),
+            resets: Vec::new(),
             shape: spec.observation_shape,
         }
     }

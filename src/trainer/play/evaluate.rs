@@ -121,6 +121,7 @@ pub fn evaluate(
 ) -> Result<Option<Evaluation>, TrainerError> {
     let started = Instant::now();
     env.reset()?;
+    policy.start_episodes();
     inject::here(inject::Hook::Episode);
     let mut score = Score::new(eval, env.len());
     let mut outcome = StepOutcome::new(env.spec(), env.len());
@@ -135,6 +136,7 @@ pub fn evaluate(
             show::describe_step(env.observations(), env.spec(), at, estimate, &actions, LIVE_PIXELS)
         });
         env.step(actions.view(), &mut outcome)?;
+        policy.end_episodes(&outcome);
         if let (Some(at), Some(seen)) = (shown.filter(|at| outcome.valid[*at]), seen) {
             observer.on_step(score.place(at, f64::from(outcome.rewards[at]), seen), score.returns.len());
         }

@@ -165,6 +165,7 @@ fn play(
         return Ok(ShowReader::Gone(error));
     }
     env.reset()?;
+    greedy.start_episodes();
     let spec = env.spec().clone();
     let mut outcome = StepOutcome::new(&spec, env.len());
     let mut actions = ActionBuffer::new(&spec.actions, env.len());
@@ -181,6 +182,7 @@ fn play(
             shown.picture = Some(drawn);
         }
         env.step(actions.view(), &mut outcome)?;
+        greedy.end_episodes(&outcome);
         shown.reward = f64::from(outcome.rewards[0]);
         episode_return += shown.reward;
         step += 1;
@@ -287,6 +289,7 @@ mod tests {
         Spec {
             observation_shape: shape.to_vec(),
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 2 },
         }
     }

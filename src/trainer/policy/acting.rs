@@ -1,8 +1,9 @@
 //! Runs a policy without gradients, for rollouts and evaluations: by native kernels where the network is
 //! small and dense, else by libtorch.
 
-use super::actor_critic::{ActorCritic, ForwardOptions};
+use super::actor_critic::{ActorCritic, ForwardOptions, PolicyInput};
 use super::distribution::Distribution;
+use super::memory::Sequences;
 use crate::distributed::cuda::CapturedPass;
 use crate::distributed::memory::upload;
 use crate::env::Observations;
@@ -46,7 +47,9 @@ impl ActingPolicy {
             Some(networks) => ActingPolicy::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {
                 let shape = shape.iter().map(|side| *side as i64).collect();
-                let pass = CapturedPass::new(policy.flat().device(), settings.cuda_graphs);
+                // A captured pass takes in nothing but observations.
+                let captured = settings.cuda_graphs && policy.layout().memory.is_none();
+                let pass = CapturedPass::new(policy.flat().device(), captured);
                 ActingPolicy::Torch { policy: policy.share(), shape, seen: None, pass }
             }
         }
@@ -61,14 +64,16 @@ impl ActingPolicy {
         Ok(())
     }
 
-    /// Logits or means `[rows][actor_width]` and values `[rows]` of the observations.
+    /// Logits or means `[rows][actor_width]` and values `[rows]` of the observations. `states` `[rows][state_len]` of
+    /// the memory are those before the observations, and then those after them; empty without memory.
     pub(crate) fn run(
         &mut self,
         observations: Observations<'_>,
+        states: &mut [f32],
         scores: &mut [f32],
         values: &mut [f32],
     ) -> Result<(), TchError> {
-        self.run_part(observations, None, scores, values)
+        self.run_part(observations, None, states, (scores, values))
     }
 
     /// [`ActingPolicy::run`] for rows of a rollout of `whole` rows, from row `first` on. A GPU keeps them for
@@ -77,10 +82,11 @@ impl ActingPolicy {
         &mut self,
         observations: Observations<'_>,
         (first, whole): (usize, usize),
+        states: &mut [f32],
         scores: &mut [f32],
         values: &mut [f32],
     ) -> Result<(), TchError> {
-        self.run_part(observations, Some((first, whole)), scores, values)
+        self.run_part(observations, Some((first, whole)), states, (scores, values))
     }
 
     /// All observations of the rollout, where the policy acts on a GPU.
@@ -95,13 +101,13 @@ impl ActingPolicy {
         &mut self,
         observations: Observations<'_>,
         part: Option<(usize, usize)>,
-        scores: &mut [f32],
-        values: &mut [f32],
+        states: &mut [f32],
+        (scores, values): (&mut [f32], &mut [f32]),
     ) -> Result<(), TchError> {
         let rows = values.len();
         match self {
             ActingPolicy::Fast { networks, .. } => {
-                networks.forward(observations.f32().unwrap_or_default());
+                networks.forward(observations.f32().unwrap_or_default(), states, &[]);
                 let each = (scores.len() / rows.max(1)).max(1);
                 let own = networks.scores().iter().zip(networks.values().iter());
                 for ((to, value), (own, own_value)) in scores.chunks_exact_mut(each).zip(values).zip(own) {
@@ -125,21 +131,33 @@ impl ActingPolicy {
                     kept.f_narrow(0, first as i64, rows as i64)?.f_copy_(&input)?;
                     *seen = Some(kept);
                 }
+                let sequences = match policy.layout().memory {
+                    None => None,
+                    Some(_) => {
+                        let states = Tensor::f_from_slice(states)?.f_view([rows as i64, -1])?;
+                        Some(Sequences::step(upload(states, device)?))
+                    }
+                };
                 // One copy, one wait.
-                let both = pass.run(&input, |input| {
-                    let output = policy.forward(input, ForwardOptions::PLAIN)?;
+                let all = pass.run(&input, |observations| {
+                    let input = PolicyInput { observations, masks: None, sequences: sequences.as_ref() };
+                    let (output, _) = policy.forward_split(input, ForwardOptions::PLAIN, false)?;
                     // Log-probabilities serve as logits.
                     let own = match &output.distribution {
                         Distribution::Categorical(log_all)
                         | Distribution::MultiCategorical { log_all, .. } => log_all,
                         Distribution::Gaussian { mean, .. } => mean,
                     };
-                    Tensor::f_cat(&[own.f_reshape([-1])?, output.values.f_reshape([-1])?], 0)
+                    let mut parts = vec![own.f_reshape([-1])?, output.values.f_reshape([-1])?];
+                    parts.extend(output.state.map(|state| state.f_reshape([-1])).transpose()?);
+                    Tensor::f_cat(&parts, 0)
                 })?;
-                let both = Vec::<f32>::try_from(both.f_to_device(Device::Cpu)?)?;
-                let (own, own_values) = both.split_at(scores.len());
+                let all = Vec::<f32>::try_from(all.f_to_device(Device::Cpu)?)?;
+                let (own, rest) = all.split_at(scores.len());
+                let (own_values, own_states) = rest.split_at(rows);
                 scores.copy_from_slice(own);
                 values.copy_from_slice(own_values);
+                states.copy_from_slice(own_states);
                 Ok(())
             }),
         }

@@ -6,13 +6,16 @@
 //!
 //! Invariants:
 //! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01,
-//!   critic 1, auxiliary value 1), biases 0. `impala` begins as in CleanRL's ppg_procgen.py: the weights of
-//!   each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
+//!   critic 1, auxiliary value 1; memory 1), biases 0 (minGRU's gates -3 to 3). `impala` begins as in
+//!   CleanRL's ppg_procgen.py: the weights of each unit have a norm (dense layers 1.4, heads 0.1), directions
+//!   as PyTorch's.
 //! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch:
 //!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
-//!   continuous actions); shared layers are `network.0.weight`.
+//!   continuous actions); shared layers are `network.0.weight`, an LSTM behind them `lstm.weight_ih_l0`.
 
+use super::branches::{self, Branches};
 use super::distribution::Distribution;
+use super::memory::{self, Memory, Sequences};
 use super::parameters::{InitialValues, ParameterEntry, Parameters, initial};
 use super::trunk::{self, BackwardSplit, Trunk};
 use crate::env::{ActionSpace, Actions, Spec};
@@ -23,6 +26,7 @@ use rankdeck_kernel::isa::Isa;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, surrogate, value_loss};
 pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::mlp::{LayerActivation, Mlp};
+use rankdeck_kernel::recurrent::{Recurrent, RecurrentCell};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
@@ -47,13 +51,19 @@ impl WeightInit {
 /// The place of every parameter in the flat buffer.
 ///
 /// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when
-/// there are any, the trunk's convolutions and shared layers.
+/// there are any, the trunk's convolutions, shared layers and memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     /// Convolutions in front, for images.
     pub(crate) trunk: Option<Trunk>,
+    /// In front, for observations with images and other values.
+    pub(crate) branches: Option<Branches>,
     /// Layers that actor and critic share, each followed by the activation.
     pub shared: Vec<Layer>,
+    /// Behind the shared layers.
+    pub(crate) memory: Option<Memory>,
+    /// The memory for the native kernels.
+    pub(crate) cell: Option<RecurrentCell>,
     /// Layers of the critic, input first; its last one is linear.
     pub critic: Vec<Layer>,
     /// Layers of the actor, input first; its last one is linear: logits, or means.
@@ -76,41 +86,60 @@ impl Layout {
     /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do
     /// not fit.
     pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
-        let trunk = Trunk::new(&spec.observation_shape, policy)?;
+        let branches = Branches::new(spec, policy)?;
+        let trunk = match branches {
+            Some(_) => None,
+            None => Trunk::new(&spec.observation_shape, policy)?,
+        };
+        let for_images = trunk.is_some() || branches.is_some();
         let mut layout = Layout {
             shared: Vec::new(),
+            memory: None,
+            cell: None,
             critic: Vec::new(),
             actor: Vec::new(),
             sizes: spec.actions.sizes().to_vec(),
             log_std: None,
             aux: None,
-            activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
+            activation: if for_images { Activation::Relu } else { policy.activation },
             entries: Vec::new(),
             len: 0,
             trunk,
+            branches,
         };
         let starts = WeightInit::of(policy.network);
         let mut inputs = spec.observation_len();
+        let (mut prefix, mut index) = ("network", 0);
         if let Some(trunk) = layout.trunk.clone() {
-            for (i, convolution) in trunk.convolutions.iter().enumerate() {
-                let start = trunk.start_norm(i).map_or(starts.hidden, InitialValues::Normed);
-                layout.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
-                let outputs = vec![convolution.outputs as i64];
-                layout.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
+            layout.convolutions(&trunk, starts.hidden);
+            (inputs, index) = (trunk.outputs, trunk.next_index);
+        }
+        if let Some(all) = layout.branches.clone() {
+            all.images.iter().for_each(|image| layout.convolutions(&image.trunk, starts.hidden));
+            let mut width = all.inputs();
+            for (i, hidden) in all.hidden.iter().enumerate() {
+                let name = format!("{}.{}", branches::VECTOR_LAYERS, 2 * i);
+                layout.linear(&name, width, *hidden, starts.hidden);
+                width = *hidden;
             }
-            inputs = trunk.outputs;
+            (inputs, prefix) = (all.outputs(), branches::SHARED_LAYERS);
         }
         let mut hidden: &[u32] = &policy.hidden;
-        if policy.shared || layout.trunk.is_some() {
-            let mut index = layout.trunk.as_ref().map_or(0, |trunk| trunk.next_index);
+        if policy.shared || for_images || policy.memory.is_some() {
             for width in hidden {
                 let layer =
-                    layout.linear(&format!("network.{index}"), inputs, *width as usize, starts.hidden);
+                    layout.linear(&format!("{prefix}.{index}"), inputs, *width as usize, starts.hidden);
                 layout.shared.push(layer);
                 // The activation takes an index too.
                 (inputs, index) = (*width as usize, index + 2);
             }
             hidden = &[];
+        }
+        if let Some(memory) = Memory::new(policy, inputs) {
+            let places = memory.parameters().map(|(name, shape, start)| layout.entry(&name, shape, start));
+            inputs = memory.size;
+            layout.cell = Some(memory.cell(places));
+            layout.memory = Some(memory);
         }
         // CleanRL's single layers are not a Sequential: their names have no index.
         layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
@@ -140,7 +169,7 @@ impl Layout {
         outputs: usize,
         (between, head): (InitialValues, InitialValues),
     ) -> Vec<Layer> {
-        if hidden.is_empty() && !self.shared.is_empty() {
+        if hidden.is_empty() && (!self.shared.is_empty() || self.memory.is_some()) {
             return vec![self.linear(name, inputs, outputs, head)];
         }
         let widths: Vec<usize> = std::iter::once(inputs)
@@ -156,6 +185,15 @@ impl Layout {
                 self.linear(&format!("{name}.{}", 2 * i), pair[0], pair[1], start)
             })
             .collect()
+    }
+
+    fn convolutions(&mut self, trunk: &Trunk, dense: InitialValues) {
+        for (i, convolution) in trunk.convolutions.iter().enumerate() {
+            let start = trunk.start_norm(i).map_or(dense, InitialValues::Normed);
+            self.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
+            let outputs = vec![convolution.outputs as i64];
+            self.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
+        }
     }
 
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: InitialValues) -> Layer {
@@ -175,9 +213,14 @@ impl Layout {
         offset
     }
 
-    /// The plain-Rust passes can run it: dense layers only.
+    /// The plain-Rust passes can run it: no convolutions.
     pub(crate) fn is_dense(&self) -> bool {
-        self.trunk.is_none()
+        self.trunk.is_none() && self.branches.is_none()
+    }
+
+    /// Numbers of the memory's state of one environment; 0 without memory.
+    pub(crate) fn state_len(&self) -> usize {
+        self.memory.as_ref().map_or(0, Memory::state_len)
     }
 
     /// Numbers that the actor gives per observation: logits or means.
@@ -205,6 +248,19 @@ pub struct PolicyOutput {
     pub values: Tensor,
     /// Values of the auxiliary head, `[batch]`, when it was requested.
     pub aux: Option<Tensor>,
+    /// States of the memory after the last step, `[envs, state_len]`, of networks that have one.
+    pub(crate) state: Option<Tensor>,
+}
+
+/// A batch for the networks.
+#[derive(Clone, Copy)]
+pub(crate) struct PolicyInput<'a> {
+    /// `[batch, ...]`: f32, or u8 pixels.
+    pub(crate) observations: &'a Tensor,
+    /// `[batch, choices]`, 0 where a choice is not allowed.
+    pub(crate) masks: Option<&'a Tensor>,
+    /// The sequences that the batch consists of; networks with memory need them.
+    pub(crate) sequences: Option<&'a Sequences>,
 }
 
 /// Which parts of the networks take part, for algorithms that train them in phases.
@@ -279,35 +335,28 @@ impl ActorCritic {
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: ForwardOptions) -> Result<PolicyOutput, TchError> {
-        self.forward_masked(observations, None, pass)
+        let input = PolicyInput { observations, masks: None, sequences: None };
+        self.forward_split(input, pass, false).map(|(output, _)| output)
     }
 
-    /// The same with masks `[batch, choices]`, 0 where a choice is not allowed.
-    pub(crate) fn forward_masked(
-        &self,
-        observations: &Tensor,
-        masks: Option<&Tensor>,
-        pass: ForwardOptions,
-    ) -> Result<PolicyOutput, TchError> {
-        self.forward_split((observations, masks), pass, false).map(|(output, _)| output)
-    }
-
-    /// The same, `cut` behind the convolutions.
+    /// The same with masks and sequences, `cut` behind the convolutions.
     pub(crate) fn forward_split(
         &self,
-        (observations, masks): (&Tensor, Option<&Tensor>),
+        input: PolicyInput<'_>,
         pass: ForwardOptions,
         cut: bool,
     ) -> Result<(PolicyOutput, Option<BackwardSplit>), TchError> {
+        let PolicyInput { observations, masks, sequences } = input;
         let mut at = 0;
         let mut take = |count: usize| {
             let taken = &self.parameters.tensors()[at..at + count];
             at += count;
             taken
         };
-        let mut value = match &self.layout.trunk {
-            Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
-            None => observations.shallow_clone(),
+        let mut value = match (&self.layout.trunk, &self.layout.branches) {
+            (Some(trunk), _) => trunk.forward(take(trunk.parameters()), observations)?,
+            (None, Some(branches)) => branches.forward(take(branches.parameters()), observations)?,
+            (None, None) => observations.shallow_clone(),
         };
         let mut split = None;
         if cut && self.layout.trunk.is_some() {
@@ -318,7 +367,15 @@ impl ActorCritic {
             let pair = take(2);
             value = self.activate(&trunk::linear(&value, pair)?)?;
         }
-        let value = trunk::as_kind(&value, Kind::Float)?;
+        let mut value = trunk::as_kind(&value, Kind::Float)?;
+        let mut state = None;
+        if let Some(memory) = &self.layout.memory {
+            let Some(sequences) = sequences else {
+                return Err(TchError::Torch("a policy with memory needs sequences".into()));
+            };
+            let (outputs, last) = memory.forward(take(memory::PARAMETERS), &value, sequences)?;
+            (value, state) = (outputs, Some(last));
+        }
         let seen_by_critic = if pass.detached { value.f_detach()? } else { value.shallow_clone() };
         let critic = take(2 * self.layout.critic.len());
         let values = self.last(critic, &self.hidden(critic, &seen_by_critic)?)?.f_view([-1])?;
@@ -333,7 +390,7 @@ impl ActorCritic {
             Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
-        Ok((PolicyOutput { distribution, values, aux }, split))
+        Ok((PolicyOutput { distribution, values, aux, state }, split))
     }
 
     fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {
@@ -371,6 +428,7 @@ impl ActorCritic {
 /// and the gradient of the values ([`DenseActorCritic::losses`] has PPO's and A2C's), then `backward`.
 pub(crate) struct DenseActorCritic {
     shared: Option<Mlp>,
+    memory: Option<Recurrent>,
     critic: Mlp,
     actor: Mlp,
     log_std: Vec<f32>,
@@ -384,7 +442,10 @@ pub(crate) struct DenseActorCritic {
     /// The gradient of a loss with respect to each row's value.
     pub(crate) by_value: Matrix,
     by_scores: Matrix,
-    by_shared: [Matrix; 2],
+    /// The gradient of what critic and actor see, by each of them.
+    by_seen: [Matrix; 2],
+    /// That of the shared layers' output, where a memory is between.
+    by_shared: Matrix,
     empty: Matrix,
 }
 
@@ -416,10 +477,17 @@ impl DenseActorCritic {
             Activation::Relu => LayerActivation::Relu,
         };
         let network = |layers: &[_]| Mlp::new(layers, hidden, LayerActivation::Identity, rows);
-        let first = layout.shared.first().or(layout.actor.first()).map_or(0, |layer| layer.inputs);
+        let inputs = |layers: &[Layer]| layers.first().map_or(0, |layer| layer.inputs);
         let width = layout.actor_width();
         let features = layout.shared.last().map_or(0, |layer| layer.outputs);
+        // Nothing is before separate networks that could take a gradient.
+        let (first, seen) = match (layout.shared.first(), &layout.memory) {
+            (Some(layer), _) => (layer.inputs, inputs(&layout.actor)),
+            (None, Some(memory)) => (memory.inputs, inputs(&layout.actor)),
+            (None, None) => (inputs(&layout.actor), 0),
+        };
         Some(DenseActorCritic {
+            memory: layout.cell.map(|cell| Recurrent::new(cell, rows)),
             shared: (!layout.shared.is_empty()).then(|| Mlp::new(&layout.shared, hidden, hidden, rows)),
             critic: network(&layout.critic),
             actor: network(&layout.actor),
@@ -432,7 +500,8 @@ impl DenseActorCritic {
             by_log_prob: vec![0.0; rows],
             by_value: Matrix::new(rows, 1),
             by_scores: Matrix::new(rows, width),
-            by_shared: [Matrix::new(rows, features), Matrix::new(rows, features)],
+            by_seen: [Matrix::new(rows, seen), Matrix::new(rows, seen)],
+            by_shared: Matrix::new(rows, features),
             empty: Matrix::new(0, 1),
         })
     }
@@ -440,6 +509,7 @@ impl DenseActorCritic {
     /// Takes a snapshot of the flat parameter buffer.
     pub(crate) fn load(&mut self, flat: &[f32]) {
         self.shared.iter_mut().chain([&mut self.critic, &mut self.actor]).for_each(|part| part.load(flat));
+        self.memory.iter_mut().for_each(|memory| memory.load(flat));
         if let Some(at) = self.log_std_at {
             let len = self.log_std.len();
             self.log_std.copy_from_slice(&flat[at..at + len]);
@@ -447,13 +517,17 @@ impl DenseActorCritic {
     }
 
     /// Runs both networks on `[rows][observation_len]`; [`DenseActorCritic::scores`] and
-    /// [`DenseActorCritic::values`] have the results.
-    pub(crate) fn forward(&mut self, observations: &[f32]) {
+    /// [`DenseActorCritic::values`] have the results. With memory, rows are `[steps][envs]`, `states` `[envs][state_len]`
+    /// are those before the first step and then those after the last one, and `resets` has a flag per row or is empty.
+    pub(crate) fn forward(&mut self, observations: &[f32], states: &mut [f32], resets: &[bool]) {
         self.input.copy_rows(observations);
-        let seen = match &mut self.shared {
+        let mut seen = match &mut self.shared {
             Some(shared) => shared.forward(&self.input),
             None => &self.input,
         };
+        if let Some(memory) = &mut self.memory {
+            seen = memory.forward(seen, states, resets);
+        }
         self.critic.forward(seen);
         self.actor.forward(seen);
     }
@@ -540,17 +614,27 @@ impl DenseActorCritic {
                 self.gaussian.backward(log_std, by_log_prob, shares, by_entropy, gradient, by_log_std);
             }
         }
-        let Some(shared) = &mut self.shared else {
-            self.critic.backward(&self.input, &self.by_value, flat, None);
-            self.actor.backward(&self.input, &self.by_scores, flat, None);
+        let DenseActorCritic { shared, memory, critic, actor, input, by_value, by_scores, .. } = self;
+        if shared.is_none() && memory.is_none() {
+            critic.backward(input, by_value, flat, None);
+            actor.backward(input, by_scores, flat, None);
             return;
-        };
-        let [by_critic, by_actor] = &mut self.by_shared;
-        let seen = shared.output().unwrap_or(&self.input);
-        self.critic.backward(seen, &self.by_value, flat, Some(by_critic));
-        self.actor.backward(seen, &self.by_scores, flat, Some(by_actor));
+        }
+        let features = shared.as_ref().and_then(Mlp::output).unwrap_or(input);
+        let seen = memory.as_ref().map_or(features, Recurrent::output);
+        let [by_critic, by_actor] = &mut self.by_seen;
+        critic.backward(seen, by_value, flat, Some(&mut *by_critic));
+        actor.backward(seen, by_scores, flat, Some(&mut *by_actor));
         by_critic.add(by_actor);
-        shared.backward(&self.input, by_critic, flat, None);
+        let mut by_features = &*by_critic;
+        if let Some(memory) = memory {
+            let to = shared.is_some().then_some(&mut self.by_shared);
+            memory.backward(features, by_critic, flat, to);
+            by_features = &self.by_shared;
+        }
+        if let Some(shared) = shared {
+            shared.backward(input, by_features, flat, None);
+        }
     }
 }
 
@@ -558,7 +642,7 @@ impl DenseActorCritic {
 mod tests {
     use super::*;
     use crate::env::{ObservationType, Spec};
-    use rankdeck_types::experiment::Policy;
+    use rankdeck_types::experiment::{MemoryKind, Policy};
 
     fn policy(hidden: &[u32]) -> Policy {
         Policy { hidden: hidden.to_vec(), ..Policy::default() }
@@ -586,6 +670,7 @@ mod tests {
         let spec = Spec {
             observation_shape: vec![4, 84, 84],
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 4 },
         };
         let nature = Policy { network: NetworkKind::Nature, ..policy(&[512]) };
@@ -596,6 +681,48 @@ mod tests {
             ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]
         );
         assert_eq!(names(&layout)[8..], ["critic.weight", "critic.bias", "actor.weight", "actor.bias"]);
+    }
+
+    /// The names and sizes of CleanRL's ppo_atari_lstm.py, with as many frames as it stacks there: one.
+    #[test]
+    fn policy_2_memory_follows_the_shared_layers() {
+        let spec = Spec {
+            observation_shape: vec![1, 84, 84],
+            observation_type: ObservationType::U8,
+            branches: Vec::new(),
+            actions: ActionSpace::Discrete { n: 4 },
+        };
+        let lstm = Policy {
+            network: NetworkKind::Nature,
+            memory: Some(MemoryKind::Lstm),
+            memory_size: Some(128),
+            ..policy(&[512])
+        };
+        let layout = Layout::new(&spec, &lstm, false).unwrap();
+        assert_eq!(
+            names(&layout)[6..],
+            [
+                "network.7.weight",
+                "network.7.bias",
+                "lstm.weight_ih_l0",
+                "lstm.weight_hh_l0",
+                "lstm.bias_ih_l0",
+                "lstm.bias_hh_l0",
+                "critic.weight",
+                "critic.bias",
+                "actor.weight",
+                "actor.bias"
+            ]
+        );
+        assert_eq!(layout.entries[8].shape, [512, 512]);
+        assert_eq!(layout.entries[14].shape, [4, 128]);
+        assert_eq!((layout.state_len(), layout.is_dense()), (256, false));
+        assert!(layout.cell.is_some());
+        let mingru = Policy { memory: Some(MemoryKind::MinGru), memory_size: Some(16), ..policy(&[]) };
+        let layout = Layout::new(&Spec::discrete(4, 2), &mingru, false).unwrap();
+        assert_eq!(names(&layout)[0], "mingru.linear_z.weight");
+        assert_eq!(names(&layout)[4..6], ["critic.weight", "critic.bias"]);
+        assert_eq!((layout.entries[0].shape.as_slice(), layout.state_len()), ([16, 4].as_slice(), 16));
     }
 
     #[test]

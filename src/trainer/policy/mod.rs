@@ -2,9 +2,11 @@
 
 pub(crate) mod acting;
 pub mod actor_critic;
+pub(crate) mod branches;
 pub(crate) mod continuous;
 pub mod distribution;
 pub(crate) mod normalized_q;
+pub(crate) mod memory;
 pub(crate) mod parameters;
 pub mod q_network;
 pub(crate) mod trunk;

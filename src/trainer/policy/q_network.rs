@@ -364,6 +364,7 @@ mod tests {
         Spec {
             observation_shape: vec![4, 84, 84],
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n },
         }
     }

@@ -81,16 +81,24 @@ impl Trunk {
     pub(crate) fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
         match policy.network {
             NetworkKind::Mlp => Ok(None),
-            NetworkKind::Nature => {
-                Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?, policy).map(Some)
-            }
-            NetworkKind::Impala => {
-                Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?, policy).map(Some)
-            }
+            NetworkKind::Nature | NetworkKind::Impala => Trunk::named("network", shape, policy).map(Some),
         }
     }
 
-    fn nature(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
+    /// The trunk of a `policy` for images, with this prefix in the names of its parameters.
+    pub(crate) fn named(prefix: &str, shape: &[usize], policy: &Policy) -> Result<Trunk, TrainerError> {
+        match policy.network {
+            NetworkKind::Impala => Trunk::impala(prefix, shape, &channels(policy, &IMPALA_CHANNELS)?, policy),
+            _ => Trunk::nature(prefix, shape, &channels(policy, &NATURE_CHANNELS)?, policy),
+        }
+    }
+
+    fn nature(
+        prefix: &str,
+        shape: &[usize],
+        channels: &[u32],
+        policy: &Policy,
+    ) -> Result<Trunk, TrainerError> {
         if channels.len() != NATURE.len() {
             return Err(TrainerError::usage(
                 format!("invalid policy.channels = {channels:?}: expected {} positive counts", NATURE.len()),
@@ -103,7 +111,7 @@ impl Trunk {
             if height < kernel || width < kernel {
                 return Err(refused(shape, "nature", 36));
             }
-            let (name, outputs) = (format!("network.{}", 2 * i), *outputs as usize);
+            let (name, outputs) = (format!("{prefix}.{}", 2 * i), *outputs as usize);
             convolutions.push(Convolution {
                 name,
                 inputs,
@@ -127,7 +135,12 @@ impl Trunk {
         })
     }
 
-    fn impala(shape: &[usize], channels: &[u32], policy: &Policy) -> Result<Trunk, TrainerError> {
+    fn impala(
+        prefix: &str,
+        shape: &[usize],
+        channels: &[u32],
+        policy: &Policy,
+    ) -> Result<Trunk, TrainerError> {
         let [mut inputs, mut height, mut width] = *shape else { return Err(refused(shape, "impala", 2)) };
         if height < 2 || width < 2 {
             return Err(refused(shape, "impala", 2));
@@ -136,7 +149,7 @@ impl Trunk {
         for (i, outputs) in channels.iter().enumerate() {
             let outputs = *outputs as usize;
             let mut add = |name: &str, inputs: usize| {
-                let name = format!("network.{i}.{name}");
+                let name = format!("{prefix}.{i}.{name}");
                 convolutions.push(Convolution { name, inputs, outputs, kernel: 3, stride: 1, padding: 1 });
             };
             add("conv", inputs);
@@ -339,7 +352,7 @@ impl BackwardSplit {
 mod tests {
     use super::*;
     use crate::env::{ActionSpace, ObservationType, Spec};
-    use crate::policy::actor_critic::{ActorCritic, ForwardOptions, Layout};
+    use crate::policy::actor_critic::{ActorCritic, ForwardOptions, Layout, PolicyInput};
     use crate::policy::q_network::{QLayout, QNetwork};
     use rankdeck_kernel::numpy_random::Generator;
     use rankdeck_kernel::seeds::Seeds;
@@ -348,6 +361,7 @@ mod tests {
         Spec {
             observation_shape: shape.to_vec(),
             observation_type: ObservationType::U8,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n },
         }
     }
@@ -516,7 +530,8 @@ mod tests {
         };
         let run = |cut: bool| {
             let (policy, q) = (actor_critic(), q());
-            let (output, first) = policy.forward_split((&pixels, None), ForwardOptions::PLAIN, cut).unwrap();
+            let input = PolicyInput { observations: &pixels, masks: None, sequences: None };
+            let (output, first) = policy.forward_split(input, ForwardOptions::PLAIN, cut).unwrap();
             (&output.values * 2.0 + output.distribution.entropy().unwrap()).sum(Kind::Float).backward();
             let (values, second) = q.forward_split(q.online.tensors(), &pixels, cut).unwrap();
             values.square().sum(Kind::Float).backward();

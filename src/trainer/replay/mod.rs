@@ -319,6 +319,7 @@ mod tests {
         Spec {
             observation_shape: shape.to_vec(),
             observation_type: kind,
+            branches: Vec::new(),
             actions: ActionSpace::Discrete { n: 9 },
         }
     }

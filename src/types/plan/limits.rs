@@ -19,6 +19,7 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
     }
     let mut found = environment(env, learn, &experiment.policy);
     found.extend(unused_keys(experiment, env, learn));
+    found.extend(without_effect(policy_keys(&experiment.policy, learn)));
     found.extend(never_learns(experiment, learn));
     found
 }
@@ -176,6 +177,43 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
                 .into(),
         ),
     ];
+    without_effect(rows)
+}
+
+/// Keys that a policy with memory cannot have, those that need one, and those for `Dict` observations.
+fn policy_keys(policy: &Policy, learn: &Learn) -> Vec<(bool, &'static str, String)> {
+    let has_memory = policy.memory.is_some();
+    vec![
+        (
+            has_memory && !matches!(learn, Learn::Ppo(_) | Learn::A2c(_)),
+            "policy.memory",
+            format!("only `ppo` and `a2c` use it, not `{}`", learn.name()),
+        ),
+        (
+            policy.vector_hidden.is_some() && learn.on_policy().is_none(),
+            "policy.vector_hidden",
+            format!("only {ON} use it, not `{}`", learn.name()),
+        ),
+        (
+            policy.vector_hidden.is_some() && policy.network == NetworkKind::Mlp,
+            "policy.vector_hidden",
+            "`policy.network` is `mlp`, which takes all values together".into(),
+        ),
+        (
+            !has_memory && policy.memory_size.is_some(),
+            "policy.memory_size",
+            "`policy.memory` is not set".into(),
+        ),
+        (
+            has_memory && policy.cuda_graphs,
+            "policy.cuda_graphs",
+            "updates of policies with memory depend on where episodes end, and cannot be captured".into(),
+        ),
+    ]
+}
+
+/// The errors for keys that are set and have no effect: of the rows that hold, key and reason.
+fn without_effect(rows: impl IntoIterator<Item = (bool, &'static str, String)>) -> Vec<PlanError> {
     let unused = rows.into_iter().filter(|(set, ..)| *set);
     unused
         .map(|(_, key, why)| {
@@ -276,6 +314,19 @@ fn rollout_problem(experiment: &Experiment, learn: &Learn, local_envs: u64) -> O
             format!(
                 "set `learn.num_minibatches` to a divisor of {local}, such as {}",
                 divisor(local, minibatches)
+            ),
+            "learn.num_minibatches",
+        );
+    }
+    if experiment.policy.memory.is_some() && !local_envs.is_multiple_of(minibatches) {
+        return size_error(
+            format!(
+                "cannot split the {local_envs} environments of each rank into {minibatches} minibatches: `policy.memory` \
+                 learns from whole rollouts"
+            ),
+            format!(
+                "set `learn.num_minibatches` to a divisor of {local_envs}, such as {}",
+                divisor(local_envs, minibatches)
             ),
             "learn.num_minibatches",
         );
@@ -431,6 +482,16 @@ mod tests {
         let native = format!("{masks}[policy]\nkernel = 'native'\n");
         assert_eq!(keys("module:Any-v0", "ppo", &native), ["policy.kernel"]);
         assert_eq!(keys("Pendulum-v1", "sac", "[policy]\nkernel = 'native'\n"), ["policy.kernel"]);
+        for (algorithm, rest, key) in [
+            ("ppg", "memory = 'lstm'", "policy.memory"),
+            ("dqn", "memory = 'mingru'", "policy.memory"),
+            ("ppo", "memory_size = 64", "policy.memory_size"),
+            ("ppo", "vector_hidden = [32]", "policy.vector_hidden"),
+            ("a2c", "memory = 'mingru'\ncuda_graphs = true", "policy.cuda_graphs"),
+        ] {
+            let text = format!("[policy]\n{rest}\n");
+            assert_eq!(keys("CartPole-v1", algorithm, &text), [key], "{algorithm} {rest}");
+        }
     }
 
     #[test]
@@ -452,6 +513,8 @@ mod tests {
             ("CartPole-v1", "pqn", "[collect]\nnormalise_observations = true\nnormalise_rewards = true\n"),
             ("PongNoFrameskip-v4", "ppg", "[collect]\ndouble_buffer = true\n"),
             ("CartPole-v1", "a2c", "worker = 'python'\n[collect]\ndouble_buffer = true\n"),
+            ("CartPole-v1", "ppo", "[policy]\nmemory = 'lstm'\nmemory_size = 64\nkernel = 'native'\n"),
+            ("PongNoFrameskip-v4", "a2c", "[policy]\nnetwork = 'nature'\nmemory = 'mingru'\n"),
             (
                 "PongNoFrameskip-v4",
                 "dqn",
@@ -492,6 +555,9 @@ mod tests {
             ("ppg", 4, "policy_iterations = 2\naux_num_minibatches = 4", 2, None),
             ("ppo", 6, "[collect]\ndouble_buffer = true", 2, Some("env.num_envs")),
             ("ppo", 8, "[collect]\ndouble_buffer = true", 2, None),
+            ("ppo", 8, "[policy]\nmemory = 'lstm'", 2, None),
+            ("ppo", 4, "[policy]\nmemory = 'lstm'", 2, Some("learn.num_minibatches")),
+            ("a2c", 1, "[policy]\nmemory = 'lstm'", 1, None),
         ] {
             assert_eq!(
                 size_key(algorithm, envs, rest, world).as_deref(),

@@ -234,6 +234,18 @@ fn ppo_update_of_one_rank_is_one_graph() {
     assert!((100..=190).contains(&nodes), "{nodes} nodes");
 }
 
+/// Sequences are cut on the host, from what it has collected: an update with memory asks the device for nothing.
+#[test]
+fn ppo_update_with_memory_waits_for_nothing() {
+    let of = |epochs| format!("{}memory = 'mingru'\nmemory_size = 16\n", ppo(epochs, 4096, Road::Stepwise));
+    let Some([less, more]) = counts(&of(1), &of(3), &[], &[]) else { return };
+    let each = Each::of(&more, &less, 8 * 2 * 4);
+    assert!(each.waits <= 0.0, "{} waits of the host: {less:?} {more:?}", each.waits);
+    assert!(each.down <= 64.0, "{} bytes to the host", each.down);
+    // The order of environments, their states, and where episodes begin in 128 steps.
+    assert!(each.up <= 1024.0, "{} bytes to the device", each.up);
+}
+
 /// NCCL's work is not part of a graph: an update has one before the gradients are averaged, and one after.
 #[test]
 fn ppo_update_of_two_ranks_waits_for_no_collective() {
