@@ -7,7 +7,7 @@ use rankdeck_config::Locator;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_types::experiment::NetworkKind;
 use rankdeck_types::ids::RunId;
-use rankdeck_types::plan::{Plan, PlannedBackend};
+use rankdeck_types::plan::{Plan, PlannedBackend, block_share};
 use rankdeck_types::words::{clean, plural};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -340,6 +340,18 @@ pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
     }
     for size in &plan.sizes {
         lines.push(format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
+    }
+    if let Some(share) = block_share(&plan.experiment, 0, size).filter(|_| plan.is_builtin()) {
+        let worlds: Vec<String> = (1..=share.all)
+            .filter(|world| share.all.is_multiple_of(*world))
+            .map(|world| world.to_string())
+            .collect();
+        lines.push(format!(
+            "  invariant: the same weights on {} ranks; each update computes {} per rank and sends {} per rank instead of 1",
+            worlds.join(", "),
+            plural(share.count as usize, "block"),
+            plural(share.nodes_per_rank(), "gradient"),
+        ));
     }
     let policy = &plan.experiment.policy;
     let is_small = policy.network == NetworkKind::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
