@@ -20,6 +20,7 @@ pub mod mlp;
 pub mod numpy_random;
 pub mod optimizer;
 pub mod seeds;
+pub mod trace;
 
 pub use gemm::Matrix;
 pub use isa::Isa;

@@ -15,6 +15,7 @@ use super::gemm::Matrix;
 use super::gemm::{Factor, InitialSum, SIMD_WIDTH, add_rows, multiply, padded};
 use super::isa::Isa;
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
+use super::trace;
 
 /// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +150,9 @@ impl Mlp {
             let (rows, stride) = (input.rows(), output.stride());
             let place = output.padded_mut();
             multiply(self.isa, a, forward, InitialSum::Row(bias), place, rows, layer.inputs, stride);
+            trace::record(|| format!("layer {i} product"), place);
             activation.forward(self.isa, place);
+            trace::record(|| format!("layer {i} activation"), place);
         }
         self.output().unwrap_or(input)
     }
@@ -176,6 +179,7 @@ impl Mlp {
             let LayerBuffers { layer, activation, backward, output, .. } = &self.layers[i];
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             activation.backward(isa, gradient, output.padded());
+            trace::record(|| format!("layer {i} gradient of the product"), gradient);
             let input = if i == 0 { input } else { &self.layers[i - 1].output };
             self.biases.clear();
             self.biases.resize(out_stride, 0.0);
@@ -183,6 +187,12 @@ impl Mlp {
             let place = &mut flat[layer.bias..layer.bias + layer.outputs];
             place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
             weight_gradient(isa, layer, gradient, input, &mut self.weights, flat);
+            let weights = layer.weight..layer.weight + layer.inputs * layer.outputs;
+            trace::record(|| format!("layer {i} gradient of the weights"), &flat[weights]);
+            trace::record(
+                || format!("layer {i} gradient of the biases"),
+                &flat[layer.bias..layer.bias + layer.outputs],
+            );
             if i == 0 && input_gradient.is_none() {
                 break;
             }

@@ -24,6 +24,7 @@ use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, s
 pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::mlp::{LayerActivation, Mlp};
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_kernel::trace;
 use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -450,12 +451,16 @@ impl DenseActorCritic {
     /// [`DenseActorCritic::values`] have the results.
     pub(crate) fn forward(&mut self, observations: &[f32]) {
         self.input.copy_rows(observations);
+        trace::part("shared");
         let seen = match &mut self.shared {
             Some(shared) => shared.forward(&self.input),
             None => &self.input,
         };
+        trace::part("critic");
         self.critic.forward(seen);
+        trace::part("actor");
         self.actor.forward(seen);
+        trace::part("");
     }
 
     /// Logits or means, `[rows][actor_width]`.
@@ -483,6 +488,8 @@ impl DenseActorCritic {
                 self.gaussian.forward(scores, &self.log_std, actions, shares, &mut self.log_probs)
             }
         };
+        trace::record(|| "log-probabilities".into(), &self.log_probs);
+        trace::record(|| "entropy".into(), &[entropy as f32]);
         (&self.log_probs, entropy)
     }
 
@@ -510,6 +517,9 @@ impl DenseActorCritic {
             batch.value_weight,
             &mut self.by_value,
         );
+        trace::record(|| "policy loss".into(), &[numbers.loss as f32]);
+        trace::record(|| "value loss".into(), &[value as f32]);
+        trace::record(|| "gradient of the log-probabilities".into(), &self.by_log_prob);
         (numbers, value)
     }
 
@@ -541,16 +551,23 @@ impl DenseActorCritic {
             }
         }
         let Some(shared) = &mut self.shared else {
+            trace::part("critic");
             self.critic.backward(&self.input, &self.by_value, flat, None);
+            trace::part("actor");
             self.actor.backward(&self.input, &self.by_scores, flat, None);
+            trace::part("");
             return;
         };
         let [by_critic, by_actor] = &mut self.by_shared;
         let seen = shared.output().unwrap_or(&self.input);
+        trace::part("critic");
         self.critic.backward(seen, &self.by_value, flat, Some(by_critic));
+        trace::part("actor");
         self.actor.backward(seen, &self.by_scores, flat, Some(by_actor));
         by_critic.add(by_actor);
+        trace::part("shared");
         shared.backward(&self.input, by_critic, flat, None);
+        trace::part("");
     }
 }
 
