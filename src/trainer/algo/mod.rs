@@ -14,6 +14,7 @@
 pub(crate) mod a2c;
 pub(crate) mod adam;
 pub(crate) mod batch;
+pub(crate) mod block_sums;
 pub mod captured_update;
 pub(crate) mod cpu_kernels;
 pub(crate) mod device_metrics;
