@@ -103,6 +103,14 @@ pub struct Flags {
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub spawn: Option<u32>,
+    /// Write what each operation gives to FILE.RANK, and end after the traced iterations
+    ///
+    /// For `rankdeck diff`. Nothing is evaluated or saved.
+    #[arg(long, value_name = "FILE", requires = "trace_iterations")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: iterations to trace, counted from 1 (`7` or `3-7`)
+    #[arg(long, value_name = "N|N-N", requires = "trace", value_parser = iterations)]
+    pub trace_iterations: Option<(u64, u64)>,
     /// Inject a fault: FAULT[=VALUE]@RANK:STEP
     ///
     /// Can be repeated.
@@ -160,6 +168,16 @@ pub struct Flags {
     /// Default: env.python of --config, else python3.
     #[arg(long, value_name = "PYTHON")]
     pub python: Option<String>,
+}
+
+/// Reads `--trace-iterations`.
+fn iterations(text: &str) -> Result<(u64, u64), String> {
+    let number = |word: &str| word.parse::<u64>().ok().filter(|number| *number > 0);
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        _ => Err("expected an iteration from 1, or two of them as `3-7`".into()),
+    }
 }
 
 /// Reads `--backend`.
