@@ -14,6 +14,7 @@ rankdeck_testkit::hide_gpus!();
 mod support;
 
 mod agent;
+mod diff;
 mod drills;
 mod e2e;
 mod gpu_faults;
