@@ -6,10 +6,10 @@
 
 Three parts, each with a line of JSON per result:
 
-hash   SHA-256 of all weights after 100 iterations of configs/cartpole_ppo_invariant.toml and of an A2C, by number of ranks.
-       Without the mode, the hashes must differ: else the check proves nothing.
+hash   SHA-256 of all weights after 100 iterations of configs/cartpole_ppo_invariant.toml and of an A2C, by number of
+       ranks. Without the mode, the hashes must differ: else the check proves nothing.
 cost   environment steps per second of wall time and per second of CPU time, with the mode and without it, in turn.
-diff   `rankdeck diff` on a changed weight, a changed seed and a changed learning rate: what it names, and how long it takes.
+diff   `rankdeck diff` on a changed weight, a changed seed and a changed learning rate: what it names, and its time.
 """
 import argparse
 import hashlib

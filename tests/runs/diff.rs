@@ -45,7 +45,7 @@ fn diff(args: &[&Path], more: &[&str]) -> (i32, Value) {
 }
 
 #[test]
-fn equal_runs_exit_with_0() {
+fn diff_2_equal_runs_exit_without_error() {
     if trainer().is_none() {
         return;
     }
@@ -161,7 +161,7 @@ fn invariant_runs_of_other_sizes_are_equal() {
 }
 
 #[test]
-fn runs_without_files_are_refused_with_another_code() {
+fn diff_2_runs_without_files_exit_with_another_code() {
     let bench = Bench::new();
     let (a, b) = (bench.path().join("a"), bench.path().join("b"));
     for folder in [&a, &b] {

@@ -134,8 +134,9 @@ async fn compare(hosts_from: &HostsSource, args: DiffArgs) -> Result<u8, Failure
     let mut a = Execution::load(hosts_from, &args.run, ranks.0, &args.host_keys).await?;
     let b = match args.ranks {
         Some((one, other)) => {
-            a.name = format!("{} rank {one}", args.run);
-            Execution { name: format!("{} rank {other}", args.run), rank: other, ..a.same_files() }
+            let name = format!("{} rank {other}", a.name);
+            a.name = format!("{} rank {one}", a.name);
+            Execution { name, rank: other, ..a.same_files() }
         }
         None => Execution::load(hosts_from, other, ranks.1, &args.host_keys).await?,
     };
@@ -170,8 +171,8 @@ impl Execution {
         rank: u32,
         host_keys: &HostKeyArgs,
     ) -> Result<Execution, Failure> {
-        let folder = match own_folder(Path::new(run)) {
-            Some(folder) => folder,
+        let (folder, name) = match own_folder(Path::new(run)) {
+            Some(folder) => (folder, run.to_owned()),
             None => fetch(hosts_from, run, host_keys).await?,
         };
         let text = match std::fs::read_to_string(folder.join(FINGERPRINTS)) {
@@ -188,7 +189,7 @@ impl Execution {
                 checkpoints.insert(iteration, path);
             }
         }
-        Ok(Execution { name: run.to_owned(), prints: FingerprintLine::parse_all(&text), checkpoints, rank })
+        Ok(Execution { name, prints: FingerprintLine::parse_all(&text), checkpoints, rank })
     }
 
     fn same_files(&self) -> Execution {
@@ -247,8 +248,13 @@ fn modified(folder: &Path) -> Option<std::time::SystemTime> {
     prints.or_else(|_| folder.join("checkpoints").metadata()).and_then(|found| found.modified()).ok()
 }
 
-async fn fetch(hosts_from: &HostsSource, run: &str, host_keys: &HostKeyArgs) -> Result<PathBuf, Failure> {
-    let mut into = PathBuf::new();
+/// The directory of a run and its full name.
+async fn fetch(
+    hosts_from: &HostsSource,
+    run: &str,
+    host_keys: &HostKeyArgs,
+) -> Result<(PathBuf, String), Failure> {
+    let (mut into, mut name) = (PathBuf::new(), run.to_owned());
     for pattern in [FINGERPRINTS, "checkpoints/*.ckpt"] {
         let request = FetchArgs {
             run: run.to_owned(),
@@ -262,13 +268,14 @@ async fn fetch(hosts_from: &HostsSource, run: &str, host_keys: &HostKeyArgs) -> 
         if let Some(lost) = copied.total.lost {
             return Err(lost);
         }
-        into = copied.into;
+        (into, name) = (copied.into, copied.run);
     }
     let run_folder = into.parent().map(Path::to_owned).unwrap_or_default();
-    own_folder(&run_folder).ok_or_else(|| {
+    let folder = own_folder(&run_folder).ok_or_else(|| {
         Failure::usage(format!("run {run} has neither fingerprints nor checkpoints"))
             .hint("only runs of the built-in trainer have them")
-    })
+    })?;
+    Ok((folder, name))
 }
 
 /// After which iteration a checkpoint was written, by its header alone.

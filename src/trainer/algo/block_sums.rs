@@ -1,8 +1,9 @@
 //! Sums over the blocks of `distributed.invariant`: each rank adds up what it holds of the fixed tree
 //! ([`rankdeck_types::blocks`]), one all-gather brings the rest, and every rank finishes the tree.
 //!
-//! Invariant BLOCKS-2: a sum has the same bits on all ranks, and for any number of ranks; the number of
-//! collectives does not depend on the data.
+//! Invariants:
+//! - BLOCKS-2: a sum has the same bits on all ranks, and for any number of ranks; the number of collectives does not
+//!   depend on the data.
 
 use crate::distributed::memory::floats;
 use crate::distributed::{DistError, ProcessGroup};
