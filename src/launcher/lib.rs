@@ -197,6 +197,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn traced_iterations_are_one_or_a_range() {
+        assert_eq!((iterations("7"), iterations("3-7")), (Ok((7, 7)), Ok((3, 7))));
+        for wrong in ["", "0", "7-3", "3-", "x", "1-2-3"] {
+            assert!(iterations(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn missing_experiment_file_is_named() {
         let error = load_experiment(Path::new("/nonexistent/x.toml")).unwrap_err();
         assert!(error.usage && error.hinted.error.contains("/nonexistent/x.toml"));

@@ -881,6 +881,42 @@ mod tests {
     }
 
     #[test]
+    fn result_is_one_line_per_finding() {
+        let tensor = TensorDifference {
+            name: "model.actor.2.weight".into(),
+            differing: 1,
+            len: 32,
+            index: vec![0, 3],
+            a: Some(0.5),
+            b: Some(0.25),
+            largest: Some(0.25),
+        };
+        let result = |hash: &str| OperationResult { hash: hash.into(), len: 3, norm: Some(0.5) };
+        let found = Difference {
+            compared_iterations: 12,
+            compared_checkpoints: 2,
+            last_equal: Some(6),
+            first_different: Some(7),
+            tensors: Some(TensorDifferences { train_iter: 9, tensors: vec![tensor; LISTED + 1] }),
+            settings: vec![SettingDifference { key: "learn.gamma".into(), a: json!(0.99), b: json!(0.9) }],
+            operation: Some(OperationDifference {
+                train_iter: 7,
+                update: 0,
+                stage: TracedStage::Step,
+                unit: "all ranks".into(),
+                operation: "norm, clip factor, learning rate".into(),
+                a: Some(result("00000000000000aa")),
+                b: None,
+            }),
+            replay: "iteration 7 of both".into(),
+        };
+        insta::assert_snapshot!(lines(&found).join("\n"));
+        insta::assert_snapshot!(
+            lines(&Difference { compared_iterations: 12, ..Difference::default() }).join("\n")
+        );
+    }
+
+    #[test]
     fn settings_exclude_where_a_run_was_launched() {
         let a = json!({ "run": { "name": "a", "seed": 1 }, "launch": { "threads": 1 }, "learn": { "gamma": 0.9 } });
         let b = json!({ "run": { "name": "b", "seed": 2 }, "launch": { "threads": 2 }, "learn": { "gamma": 0.9 } });

@@ -123,3 +123,16 @@ pub(crate) fn check_device(share: Option<BlockShare>, device: Device) -> Result<
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_is_refused_by_its_key() {
+        let share = Some(BlockShare::new(12, 12, 0, 1));
+        let error = check_device(share, Device::Cuda(0)).unwrap_err();
+        assert!(error.usage && error.hint().contains("distributed.backend"), "{error:?}");
+        assert!(check_device(share, Device::Cpu).is_ok() && check_device(None, Device::Cuda(0)).is_ok());
+    }
+}

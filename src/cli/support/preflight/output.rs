@@ -347,7 +347,7 @@ pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
             .map(|world| world.to_string())
             .collect();
         lines.push(format!(
-            "  invariant: the same weights on {} ranks; each update computes {} per rank and sends {} per rank instead of 1",
+            "  invariant: same weights on {} ranks; per update, each rank computes {} one by one and sends {}",
             worlds.join(", "),
             plural(share.count as usize, "block"),
             plural(share.nodes_per_rank(), "gradient"),
@@ -371,6 +371,23 @@ mod tests {
     use crate::cli::support::preflight::host_checks::tests::{draft, good, subject};
     use rankdeck_config::{ExperimentSource, HostsSource};
     use rankdeck_types::error::HintedError;
+    use rankdeck_types::plan::PlanDraft;
+
+    #[test]
+    fn plan_names_the_cost_of_invariant_mode() {
+        let text = include_str!("../../../../configs/cartpole_ppo_invariant.toml");
+        let invariant = |hosts: usize| {
+            let draft = PlanDraft { experiment: toml::from_str(text).unwrap(), ..draft(hosts) };
+            let lines = plan_lines(&draft.resolve(&[]).unwrap());
+            lines.into_iter().find(|line| line.contains("invariant:")).unwrap()
+        };
+        insta::assert_snapshot!([invariant(1), invariant(2), invariant(3)].join("\n"));
+        let plain =
+            text.replace("invariant = true", "invariant = false").replace("invariant_blocks = 12", "");
+        let draft = PlanDraft { experiment: toml::from_str(&plain).unwrap(), ..draft(2) };
+        let lines = plan_lines(&draft.resolve(&[]).unwrap());
+        assert!(lines.iter().all(|line| !line.contains("invariant:")), "{lines:?}");
+    }
 
     #[test]
     fn five_bad_hosts_of_a_hundred_give_five_lines() {
