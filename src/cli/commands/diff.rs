@@ -148,7 +148,12 @@ async fn compare(hosts_from: &HostsSource, args: DiffArgs) -> Result<u8, Failure
     }
     if found.differs() {
         match replayable(&a, &b, &found) {
-            Ok(plan) if !args.no_replay => plan.run(&a, &b, &mut found, args.output)?,
+            // What the runs recorded is the result also without a replay.
+            Ok(plan) if !args.no_replay => {
+                if let Err(failure) = plan.run(&a, &b, &mut found, args.output) {
+                    found.replay = format!("failed: {}", failure.cause.with_hint());
+                }
+            }
             Ok(_) => found.replay = "skipped: --no-replay".to_owned(),
             Err(why) => found.replay = format!("skipped: {why}"),
         }
@@ -502,6 +507,9 @@ fn replayed(name: &str, experiment: Value) -> Result<Experiment, String> {
     let env = experiment.env.as_ref().ok_or_else(|| format!("{name} has no environment"))?;
     if !env.is_builtin() || env.library.is_some() || !BUILTIN_ENVS.contains(&env.id.as_str()) {
         return Err(format!("the environment `{}` of {name} is code outside of the trainer", env.id));
+    }
+    if let Some(learn) = experiment.learn.as_ref().filter(|learn| learn.replay().is_some()) {
+        return Err(format!("`{}` of {name} has no traced operations", learn.name()));
     }
     if experiment.distributed.backend == BackendChoice::Nccl {
         return Err(format!("{name} was trained on GPUs, whose results this machine's CPUs do not repeat"));
@@ -936,12 +944,17 @@ mod tests {
     /// DIFF-1
     #[test]
     fn diff_1_code_of_a_checkpoint_is_not_run() {
-        let experiment = |env: &str| {
+        let of = |env: &str, algorithm: &str| {
             let text = format!(
-                "[run]\nname = 'x'\n[launch]\nenv = {{ A = '1' }}\n[env]\nnum_envs = 4\n{env}\n[learn]\nalgorithm = 'a2c'\n"
+                "[run]\nname = 'x'\n[launch]\nenv = {{ A = '1' }}\n[env]\nnum_envs = 4\n{env}\n[learn]\nalgorithm = '{algorithm}'\n"
             );
             serde_json::to_value(toml::from_str::<Experiment>(&text).unwrap()).unwrap()
         };
+        let experiment = |env: &str| of(env, "a2c");
+        assert!(
+            replayed("x", of("id = 'CartPole-v1'", "dqn")).is_err(),
+            "no operations of replay are traced"
+        );
         let accepted = replayed("x", experiment("id = 'CartPole-v1'")).unwrap();
         assert_eq!(accepted.launch, LaunchConfig::default());
         for env in [
