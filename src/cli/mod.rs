@@ -20,8 +20,8 @@ use args::{Cli, CliCommand};
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use commands::{
-    check, compare, consoles, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps, push,
-    remove, report, restart, run, sbatch, schema, status, stop,
+    check, compare, consoles, diff, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps,
+    push, remove, report, restart, run, sbatch, schema, status, stop,
 };
 use rankdeck_config::HostsSource;
 use std::error::Error as _;
@@ -165,6 +165,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Demo(args) => consoles::demo(args).await,
         CliCommand::Report(args) => report::report(&args),
         CliCommand::Compare(args) => compare::compare(&args),
+        CliCommand::Diff(args) => diff::diff(hosts, args).await,
         CliCommand::Mlflow(args) => metrics_tools::mlflow(&args),
         CliCommand::Simulate(args) => consoles::simulate(args).await,
         CliCommand::Client

@@ -22,6 +22,7 @@ pub mod optimizer;
 pub mod recurrent;
 pub mod seeds;
 pub mod squashed;
+pub mod trace;
 
 pub use gemm::Matrix;
 pub use isa::Isa;

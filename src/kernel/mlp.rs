@@ -15,6 +15,7 @@ use super::gemm::Matrix;
 use super::gemm::{Factor, InitialSum, NARROW, SIMD_WIDTH, add_rows, multiply, multiply_narrow, padded};
 use super::isa::Isa;
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
+use super::trace;
 
 /// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +155,9 @@ impl Mlp {
                 let a = Factor::Rows { data: input.padded(), stride: input.stride() };
                 multiply(self.isa, a, forward, InitialSum::Row(bias), place, rows, layer.inputs, stride);
             }
+            trace::record(|| format!("layer {i} product"), place);
             activation.forward(self.isa, place);
+            trace::record(|| format!("layer {i} activation"), place);
         }
         self.output().unwrap_or(input)
     }
@@ -207,6 +210,7 @@ impl Mlp {
             let LayerBuffers { layer, activation, backward, output, .. } = &self.layers[i];
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             activation.backward(isa, gradient, output.padded());
+            trace::record(|| format!("layer {i} gradient of the product"), gradient);
             let input = if i == 0 { input } else { &self.layers[i - 1].output };
             if let Some(flat) = flat.as_deref_mut() {
                 self.biases.clear();
@@ -215,6 +219,10 @@ impl Mlp {
                 let place = &mut flat[layer.bias..layer.bias + layer.outputs];
                 place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
                 weight_gradient(isa, layer, gradient, input, &mut self.weights, flat);
+                let weights = layer.weight..layer.weight + layer.inputs * layer.outputs;
+                trace::record(|| format!("layer {i} gradient of the weights"), &flat[weights]);
+                let biases = layer.bias..layer.bias + layer.outputs;
+                trace::record(|| format!("layer {i} gradient of the biases"), &flat[biases]);
             }
             if i == 0 && input_gradient.is_none() {
                 break;

@@ -103,6 +103,14 @@ pub struct Flags {
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub spawn: Option<u32>,
+    /// Write what each operation gives to FILE.RANK, and end after the traced iterations
+    ///
+    /// For `rankdeck diff`. Nothing is evaluated or saved.
+    #[arg(long, value_name = "FILE", requires = "trace_iterations")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: iterations to trace, counted from 1 (`7` or `3-7`)
+    #[arg(long, value_name = "N|N-N", requires = "trace", value_parser = iterations)]
+    pub trace_iterations: Option<(u64, u64)>,
     /// Inject a fault: FAULT[=VALUE]@RANK:STEP
     ///
     /// Can be repeated.
@@ -168,6 +176,16 @@ pub struct Flags {
     pub python: Option<String>,
 }
 
+/// Reads `--trace-iterations`.
+fn iterations(text: &str) -> Result<(u64, u64), String> {
+    let number = |word: &str| word.parse::<u64>().ok().filter(|number| *number > 0);
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        _ => Err("expected an iteration from 1, or two of them as `3-7`".into()),
+    }
+}
+
 /// Reads `--backend`.
 fn backend(word: &str) -> Result<BackendChoice, String> {
     match word {
@@ -183,6 +201,14 @@ fn backend(word: &str) -> Result<BackendChoice, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn traced_iterations_are_one_or_a_range() {
+        assert_eq!((iterations("7"), iterations("3-7")), (Ok((7, 7)), Ok((3, 7))));
+        for wrong in ["", "0", "7-3", "3-", "x", "1-2-3"] {
+            assert!(iterations(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn missing_experiment_file_is_named() {

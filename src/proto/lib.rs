@@ -7,6 +7,7 @@
 //! inspection    the inspection of one rank
 //! drill         how `rankdeck drill` breaks a run
 //! examination   a preflight's questions to a host, what hosts measure between each other, and the findings
+//! execution     what runs leave behind for `rankdeck diff`: fingerprints, operations, arrays
 //! run_entry     runs on a host, and snapshots of a host for the fleet page
 //! files         files of runs on a host
 //! search        searches in the logs of a host
@@ -32,6 +33,7 @@
 
 pub mod drill;
 pub mod examination;
+pub mod execution;
 pub mod files;
 pub mod folders;
 pub mod frame;

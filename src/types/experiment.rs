@@ -230,6 +230,9 @@ choices! {
     }
 }
 
+/// Blocks that 1, 2, 3, 4, 6 and 12 ranks can share.
+pub const INVARIANT_BLOCKS: u32 = 12;
+
 keys! {
     /// The table `[distributed]`.
     #[serde(default)]
@@ -247,6 +250,12 @@ keys! {
         /// Devices per rank to split a `dqn` batch over, starting with the rank's own. Gradients are
         /// gathered on the first.
         data_parallel: u32 [Integer(1..=64)] = 1,
+        /// Learn the same weights, to the bit, on any number of ranks: gradients are summed per block of RL
+        /// environments, in one fixed order. For `ppo` and `a2c` with native kernels on CPUs.
+        invariant: bool = false,
+        /// Blocks of RL environments with `distributed.invariant`; must be divisible by the world size and
+        /// divide `env.num_envs`.
+        invariant_blocks: u32 [Integer(1..=4096)] = INVARIANT_BLOCKS,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Configuration ([`host`], [`experiment`]), its resolved form ([`plan`]), and identifiers ([`ids`]).
 
 pub mod arguments;
+pub mod blocks;
 pub mod code;
 pub mod command;
 pub mod cores;

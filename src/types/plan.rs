@@ -17,7 +17,7 @@ mod wire;
 pub use environment::{
     DRILL_VARIABLE, RankContext, is_inheritable, rank_command, rank_environment, ras_address, visible_devices,
 };
-pub use limits::size_problem;
+pub use limits::{block_share, size_problem};
 pub use resolve::replan;
 
 use crate::error::HintedError;

@@ -20,6 +20,7 @@ mod equality;
 mod gpu_faults;
 #[path = "../trainer/harness.rs"]
 mod harness;
+mod invariant;
 mod leaving;
 mod live;
 mod off_policy;

@@ -15,6 +15,7 @@ mod support;
 
 mod agent;
 mod binding;
+mod diff;
 mod drills;
 mod e2e;
 mod gpu_faults;

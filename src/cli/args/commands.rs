@@ -2,7 +2,8 @@
 
 use super::values::{
     CheckpointSource, LAST, SweepAxis, SweepSeeds, parse_age, parse_axis, parse_checkpoint, parse_env,
-    parse_gb, parse_seconds, parse_seeds, parse_set, parse_size, parse_time, parse_until, parse_weight,
+    parse_gb, parse_rank_pair, parse_seconds, parse_seeds, parse_set, parse_size, parse_time, parse_until,
+    parse_weight,
 };
 use super::{EXIT_CODES, HostKeyArgs, OutputArgs, PrintArgs, SubjectArgs};
 use crate::app::graphics::Graphics;
@@ -698,6 +699,30 @@ pub(crate) struct CompareArgs {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) output: PrintArgs,
+}
+
+/// `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// Run: name, prefix, `@last`, `NAME~1` or its directory
+    #[arg(value_name = "RUN_A")]
+    pub(crate) run: String,
+    /// Run to compare it with
+    #[arg(value_name = "RUN_B", required_unless_present = "ranks", conflicts_with = "ranks")]
+    pub(crate) other: Option<String>,
+    /// Compare two ranks of RUN_A
+    #[arg(long, value_name = "RANK,RANK", value_parser = parse_rank_pair)]
+    pub(crate) ranks: Option<(u32, u32)>,
+    /// Compare only what the runs recorded
+    ///
+    /// By default, both executions are repeated on this machine from their last equal checkpoint, to find the first
+    /// operation that differs. Only runs on CPUs with RL environments of the trainer itself can be repeated.
+    #[arg(long)]
+    pub(crate) no_replay: bool,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
 }
 
 /// `mlflow`.

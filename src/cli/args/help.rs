@@ -17,7 +17,10 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Watch and control runs",
         &["home", "attach", "ps", "status", "logs", "explain", "stop", "restart", "wait", "export-metrics"],
     ),
-    ("Results", &["report", "compare", "replay", "tensorboard", "fetch", "eval", "play", "export", "mlflow"]),
+    (
+        "Results",
+        &["report", "compare", "diff", "replay", "tensorboard", "fetch", "eval", "play", "export", "mlflow"],
+    ),
     ("Sweeps", &["queue"]),
     ("Hosts", &["gpus", "push"]),
     ("Disk space", &["prune", "rm"]),
@@ -173,6 +176,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Compare all runs of an experiment", "rankdeck compare ppo"),
         ("Draw many runs; seeds become a mean with a band", "rankdeck compare runs/ppo-* --svg ppo.svg"),
         ("Print the best returns", "rankdeck compare a b --json | jq -c '{run, best_return}'"),
+    ]),
+    ("diff", &[
+        ("Compare a run with the one before it", "rankdeck diff ppo ppo~1"),
+        ("Compare two ranks of a run", "rankdeck diff ppo --ranks 0,1"),
+        ("Print the first different iteration", "rankdeck diff a b --json | jq .first_different"),
     ]),
     ("mlflow", &[
         ("Write a store for `mlflow ui --backend-store-uri mlruns`", "rankdeck mlflow ppo-2026 --into mlruns"),

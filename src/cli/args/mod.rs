@@ -16,10 +16,11 @@ pub(crate) mod values;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 pub(crate) use commands::{
-    AttachArgs, CheckArgs, CompareArgs, DemoArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs, ExportArgs,
-    ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs, PolicyFormat,
-    PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs, RestartArgs,
-    RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs, WorkerArgs,
+    AttachArgs, CheckArgs, CompareArgs, DemoArgs, DiffArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs,
+    ExportArgs, ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs,
+    PolicyFormat, PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs,
+    RestartArgs, RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs,
+    WorkerArgs,
 };
 use rankdeck_types::command::{LAUNCHERS, file_name, is_python, is_shell_script};
 use rankdeck_types::host::GpuSelection;
@@ -175,6 +176,10 @@ pub(crate) enum CliCommand {
     Report(ReportArgs),
     /// Compare recorded runs: results, configuration and charts
     Compare(CompareArgs),
+    /// Find where runs differ: first iteration, tensor, operation
+    ///
+    /// For the built-in trainer. Exits with 0 if everything recorded is equal and with 1 if something differs.
+    Diff(DiffArgs),
     /// Export recorded runs to an MLflow file store
     Mlflow(MlflowArgs),
     /// Explain a verdict's reason code and how to fix it
@@ -251,6 +256,7 @@ impl CliCommand {
             CliCommand::Logs(args) => args.output,
             CliCommand::Report(args) => args.print,
             CliCommand::Compare(args) => args.output,
+            CliCommand::Diff(args) => args.output,
             CliCommand::Mlflow(args) => args.output,
             CliCommand::Explain(args) => args.output,
             CliCommand::Home(_)

@@ -109,6 +109,13 @@ pub(crate) fn parse_weight(text: &str) -> Result<f64, String> {
     weight.ok_or_else(|| "expected a number from 0 to 0.999".to_owned())
 }
 
+/// Parses `0,1`: two different ranks.
+pub(crate) fn parse_rank_pair(text: &str) -> Result<(u32, u32), String> {
+    let pair = text.split_once(',').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
+    pair.filter(|(a, b): &(u32, u32)| a != b)
+        .ok_or_else(|| "expected two different ranks, such as `0,1`".into())
+}
+
 /// Parses `80x24`: columns and rows of an animation.
 pub(crate) fn parse_size(text: &str) -> Result<(u16, u16), String> {
     let expected = "expected columns and rows from 20x8 to 400x200, such as 80x24";

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod consoles;
+pub(crate) mod diff;
 pub(crate) mod drill;
 pub(crate) mod explain;
 pub(crate) mod fetch;

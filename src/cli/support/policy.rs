@@ -18,8 +18,8 @@ use rankdeck_types::promise::Promise;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the trainer command that runs a checkpoint.
-pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Command, Failure> {
+/// Returns the trainer that is installed next to this program, with its libtorch.
+pub(crate) fn trainer_program() -> Result<Command, Failure> {
     let trainer = trainer_binary(&own_binary()?).ok_or_else(|| {
         Failure::usage(
             "rankdeck-trainer, which runs checkpoints, is not installed next to rankdeck".to_owned(),
@@ -36,6 +36,12 @@ pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Co
             command.env("LD_LIBRARY_PATH", paths);
         }
     }
+    Ok(command)
+}
+
+/// Returns the trainer command that runs a checkpoint.
+pub(crate) fn trainer(checkpoint: &PolicyFile, worker: &WorkerArgs) -> Result<Command, Failure> {
+    let mut command = trainer_program()?;
     command.arg("--evaluate").arg(&checkpoint.path);
     let own = checkpoint.run.as_ref().and_then(own_env);
     // The interpreter of the hosts may not exist on this machine.

@@ -49,10 +49,10 @@ impl Objective for A2cObjective {
                 let Settings { value_loss, ent_coef, vf_coef, .. } = self.settings;
                 let loss = PpoLoss { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
                 let mut losses = KernelLossStats::default();
-                native.start_iteration();
+                native.start_iteration(ctx.iteration);
                 native.start_epoch(on.rollout(), &on.advantages, &on.returns, random, ctx.group)?;
                 let flow = native.update(0, (&loss, false), on, ctx, stats, &mut losses)?;
-                stats.losses = losses.terms().to_vec();
+                stats.losses = native.losses(losses, ctx.group)?.terms().to_vec();
                 return Ok(flow);
             }
         };

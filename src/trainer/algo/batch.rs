@@ -393,13 +393,7 @@ pub(super) fn normalize(
     if how == NormAdv::Off {
         return Ok(());
     }
-    let sums = |(values, weights): (&[f32], &[f32])| -> [f64; 3] {
-        values.iter().zip(weights).fold([0.0; 3], |sums, (value, weight)| {
-            let (value, weight) = (f64::from(*value), f64::from(*weight));
-            [sums[0] + weight, sums[1] + weight * value, sums[2] + weight * value * value]
-        })
-    };
-    let mut all: Vec<f64> = values.chunks(each).zip(weights.chunks(each)).flat_map(sums).collect();
+    let mut all: Vec<f64> = values.chunks(each).zip(weights.chunks(each)).flat_map(advantage_sums).collect();
     if how == NormAdv::World {
         group.all_reduce_f64(&mut all, ReduceOp::Sum, "advantages")?;
     }
@@ -409,9 +403,17 @@ pub(super) fn normalize(
     Ok(())
 }
 
+/// Count, sum and sum of squares of values with these weights.
+pub(super) fn advantage_sums((values, weights): (&[f32], &[f32])) -> [f64; 3] {
+    values.iter().zip(weights).fold([0.0; 3], |sums, (value, weight)| {
+        let (value, weight) = (f64::from(*value), f64::from(*weight));
+        [sums[0] + weight, sums[1] + weight * value, sums[2] + weight * value * value]
+    })
+}
+
 /// To mean 0 and (unbiased) standard deviation 1, with CleanRL's 1e-8; `[n, sum, sum of squares]` may cover
 /// more than these values.
-fn scale(values: &mut [f32], [n, sum, squares]: [f64; 3]) {
+pub(super) fn scale(values: &mut [f32], [n, sum, squares]: [f64; 3]) {
     let mean = sum / n;
     let variance = ((squares - sum * mean) / (n - 1.0)).max(0.0);
     let scale = 1.0 / (variance.sqrt() + 1e-8);

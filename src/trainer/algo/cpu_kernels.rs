@@ -3,8 +3,13 @@
 //!
 //! Epochs are those of [`super::batch::Batches`], and updates are the same up to rounding: averaging over the
 //! ranks, clipping and stepping share their code. After the first iteration nothing is allocated.
+//!
+//! With `distributed.invariant`, a minibatch has as many transitions of each block of environments, drawn by the
+//! block's own stream, and each block has a pass of its own, whose gradients and losses are added up in the order of
+//! [`super::block_sums`].
 
-use super::batch::{Batches, EnvOrder, normalize, shuffle};
+use super::batch::{Batches, EnvOrder, advantage_sums, normalize, scale, shuffle};
+use super::block_sums::{BlockGradients, sum_rows};
 use super::on_policy::OnPolicyLearner;
 use super::ppo_loss::PpoLoss;
 use super::{BuildContext, IterationStats, ScalarStat, StepContext};
@@ -16,9 +21,12 @@ use crate::policy::actor_critic::{DenseActorCritic, Layout, Terms};
 use crate::policy::trunk::Rows;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
 use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_kernel::trace;
+use rankdeck_types::blocks::BlockShare;
 use rankdeck_types::experiment::{Env, Experiment, Kernel};
 use rankdeck_types::learn::{NormAdv, ValueLoss};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use tch::Device;
 
 fn unsupported() -> TrainerError {
@@ -32,6 +40,13 @@ fn unsupported() -> TrainerError {
 pub(crate) fn check(experiment: &Experiment, spec: &Spec) -> Result<(), TrainerError> {
     match experiment.policy.kernel {
         Kernel::Native if spec.actions.sizes().len() > 1 => Err(unsupported()),
+        _ if experiment.distributed.invariant && spec.actions.sizes().len() > 1 => Err(TrainerError::usage(
+            format!(
+                "`distributed.invariant` cannot be kept: actions of {} parts are learned in libtorch, whose order of additions depends on the size of a rank's batch",
+                spec.actions.sizes().len()
+            ),
+            "set distributed.invariant = false, or choose an env.id with actions of one part",
+        )),
         _ => Ok(()),
     }
 }
@@ -73,6 +88,78 @@ pub(crate) struct CpuKernels {
     /// Of policies with memory.
     envs: Option<EnvOrder>,
     epoch: Epoch,
+    blocks: Option<BlockPasses>,
+}
+
+/// How the blocks of this rank make an update.
+struct BlockPasses {
+    share: BlockShare,
+    seeds: Seeds,
+    /// Each block's transitions in the order of the epoch, and the stream that draws it.
+    orders: Vec<(Vec<usize>, Generator)>,
+    gradients: BlockGradients,
+    /// Each block's part of the losses.
+    losses: Vec<KernelLossStats>,
+}
+
+impl BlockPasses {
+    fn new(share: BlockShare, seeds: Seeds) -> BlockPasses {
+        BlockPasses {
+            share,
+            seeds,
+            orders: Vec::new(),
+            gradients: BlockGradients::new(share),
+            losses: Vec::new(),
+        }
+    }
+
+    /// Rows of a rollout of `rows` rows, `[steps][envs]`, block by block, and each block's stream.
+    fn start_iteration(&mut self, iteration: u64, rows: usize) {
+        let BlockShare { first, count, envs, .. } = self.share;
+        let (each, all) = (envs as usize, (count * envs).max(1) as usize);
+        let steps = rows / all;
+        let order = |block: u32| {
+            let from = (block - first) as usize * each;
+            let rows: Vec<usize> =
+                (0..steps).flat_map(|step| (0..each).map(move |env| step * all + from + env)).collect();
+            (rows, self.seeds.generator(Purpose::Shuffle, block, iteration))
+        };
+        self.orders = (first..first + count).map(order).collect();
+        self.losses = vec![KernelLossStats::default(); count as usize];
+    }
+
+    /// Draws an epoch and writes it, minibatch by minibatch and block by block.
+    fn draw(&mut self, minibatches: usize, to: &mut Vec<usize>) {
+        to.clear();
+        if minibatches > 1 {
+            self.orders.iter_mut().for_each(|(order, random)| shuffle(order, random));
+        }
+        for k in 0..minibatches {
+            for (order, _) in &self.orders {
+                let each = order.len() / minibatches;
+                to.extend_from_slice(&order[k * each..(k + 1) * each]);
+            }
+        }
+    }
+
+    /// Brings each minibatch's advantages to mean 0 and deviation 1, over the blocks of all ranks.
+    fn normalize(
+        &self,
+        values: &mut [f32],
+        weights: &[f32],
+        minibatch: usize,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError> {
+        let each = (minibatch / (self.share.count as usize).max(1)).max(1);
+        let mut rows = vec![Vec::new(); self.share.count as usize];
+        let parts = values.chunks(each).zip(weights.chunks(each)).map(advantage_sums);
+        parts.enumerate().for_each(|(i, sums)| rows[i % self.share.count as usize].extend(sums));
+        let sums = sum_rows(self.share, &rows, group, "advantages")?;
+        for (values, sums) in values.chunks_mut(minibatch).zip(sums.as_chunks::<3>().0) {
+            scale(values, *sums);
+        }
+        Ok(())
+    }
 }
 
 /// Columns of a rollout in the order of an epoch.
@@ -127,17 +214,25 @@ impl CpuKernels {
                 order: (0..build.sizes.local_batch).collect(),
                 envs: layout.memory.is_some().then(|| EnvOrder::new(build.sizes.num_steps as usize)),
                 epoch: Epoch::default(),
+                blocks: build.sizes.blocks.map(|share| BlockPasses::new(share, build.seeds)),
             })),
             None if kernel == Kernel::Native => Err(unsupported()),
+            _ if build.sizes.blocks.is_some() => Err(TrainerError::usage(
+                "`distributed.invariant` cannot be kept: the native kernels do not support these networks",
+                "set distributed.invariant = false, or policy.network = \"mlp\"",
+            )),
             _ => Ok(None),
         }
     }
 
     /// Begins an iteration: what follows depends on this iteration's stream only.
-    pub(crate) fn start_iteration(&mut self) {
+    pub(crate) fn start_iteration(&mut self, iteration: u64) {
         self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
         if let Some(envs) = &mut self.envs {
             envs.restart(self.order.len());
+        }
+        if let Some(blocks) = &mut self.blocks {
+            blocks.start_iteration(iteration, self.order.len());
         }
     }
 
@@ -156,13 +251,16 @@ impl CpuKernels {
         random: &mut Generator,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
-        if self.minibatch < self.order.len() {
-            match &mut self.envs {
-                None => shuffle(&mut self.order, random),
-                Some(envs) => envs.shuffle(self.minibatch, random, &mut self.order),
+        let minibatches = self.count();
+        match (&mut self.blocks, &mut self.envs) {
+            (Some(blocks), _) => blocks.draw(minibatches, &mut self.order),
+            (None, Some(envs)) if minibatches > 1 => {
+                envs.shuffle(self.minibatch, random, &mut self.order);
             }
+            (None, None) if minibatches > 1 => shuffle(&mut self.order, random),
+            _ => {}
         }
-        let CpuKernels { order, envs, epoch, .. } = self;
+        let CpuKernels { order, envs, epoch, blocks, .. } = self;
         if let Some(envs) = envs {
             envs.gather(rollout, &mut epoch.states);
             epoch.resets.clear();
@@ -190,8 +288,15 @@ impl CpuKernels {
             to.extend(order.iter().map(|i| from[*i]));
         }
         epoch.shares.clear();
-        epoch.shares.extend(epoch.weights.iter().map(|weight| weight / self.minibatch as f32));
-        normalize(self.normalize, &mut epoch.advantages, &epoch.weights, self.minibatch, group)
+        // The ranks' means are averaged; sums over blocks are not.
+        let ranks = blocks.as_ref().map_or(1, |blocks| blocks.share.world() as usize);
+        let rows = (self.minibatch * ranks) as f32;
+        epoch.shares.extend(epoch.weights.iter().map(|weight| weight / rows));
+        match blocks {
+            Some(_) if self.normalize == NormAdv::Off => Ok(()),
+            Some(blocks) => blocks.normalize(&mut epoch.advantages, &epoch.weights, self.minibatch, group),
+            None => normalize(self.normalize, &mut epoch.advantages, &epoch.weights, self.minibatch, group),
+        }
     }
 
     /// One update on minibatch `k` of the epoch; `clipped`: by PPO's ratio, else the plain policy gradient.
@@ -205,9 +310,76 @@ impl CpuKernels {
         stats: &mut IterationStats,
         losses: &mut KernelLossStats,
     ) -> Result<ControlFlow<()>, TrainerError> {
-        let CpuKernels { networks, epoch, minibatch, envs, .. } = self;
-        let rows = k * *minibatch..(k + 1) * *minibatch;
-        let actions = match &epoch.actions {
+        let CpuKernels { networks, epoch, minibatch, envs, blocks, .. } = self;
+        let start = k * *minibatch;
+        match blocks {
+            None => {
+                let rows = start..start + *minibatch;
+                let (mut states, mut resets) = (Vec::new(), 0..0);
+                if let Some(envs) = envs {
+                    let each = epoch.states.len() / envs.count().max(1);
+                    let own = envs.own(k, *minibatch);
+                    states.extend_from_slice(&epoch.states[own.start * each..own.end * each]);
+                    resets = rows.clone();
+                }
+                let pass = |parameters: &[f32], gradient: &mut [f32]| {
+                    networks.load(parameters);
+                    let memory = (states.as_mut_slice(), &epoch.resets[resets]);
+                    epoch.pass(rows, (loss, clipped), networks, memory, losses, gradient)
+                };
+                // SAFETY: the hand-written pass knows no tensors.
+                unsafe { on.update_flat(ctx, stats, pass) }
+            }
+            Some(BlockPasses { share, gradients, losses, .. }) => {
+                let each = *minibatch / (share.count as usize).max(1);
+                let pass = |block: usize, parameters: &[f32], gradient: &mut [f32]| {
+                    if block == 0 {
+                        networks.load(parameters);
+                    }
+                    let rows = start + block * each..start + (block + 1) * each;
+                    epoch.pass(rows, (loss, clipped), networks, (&mut [], &[]), &mut losses[block], gradient)
+                };
+                // SAFETY: the hand-written pass knows no tensors.
+                unsafe { on.update_blocks(ctx, stats, gradients, share.count as usize, pass) }
+            }
+        }
+    }
+
+    /// The KL estimate of the last minibatch over the blocks of all ranks (one collective, tag `target_kl`);
+    /// `None` without blocks.
+    pub(crate) fn approx_kl_over_blocks(&self, group: &ProcessGroup) -> Result<Option<f64>, TrainerError> {
+        let Some(blocks) = &self.blocks else { return Ok(None) };
+        let rows: Vec<Vec<f64>> = blocks.losses.iter().map(|losses| vec![losses.approx_kl()]).collect();
+        Ok(sum_rows(blocks.share, &rows, group, "target_kl")?.first().copied())
+    }
+
+    /// The numbers of an iteration: with blocks, those of all ranks (one collective, tag `losses`), else
+    /// `own`.
+    pub(crate) fn losses(
+        &self,
+        own: KernelLossStats,
+        group: &ProcessGroup,
+    ) -> Result<KernelLossStats, TrainerError> {
+        let Some(blocks) = &self.blocks else { return Ok(own) };
+        let rows: Vec<Vec<f64>> = blocks.losses.iter().map(|losses| losses.numbers().to_vec()).collect();
+        let count = blocks.losses.first().map_or(0, |losses| losses.count);
+        Ok(KernelLossStats::from_numbers(&sum_rows(blocks.share, &rows, group, "losses")?, count))
+    }
+}
+
+impl Epoch {
+    /// Runs the networks, which have the parameters, on some rows, adds to the gradient, and returns the loss. `states`
+    /// and `resets` are those of [`DenseActorCritic::forward`].
+    fn pass(
+        &self,
+        rows: Range<usize>,
+        (loss, clipped): (&PpoLoss, bool),
+        networks: &mut DenseActorCritic,
+        (states, resets): (&mut [f32], &[bool]),
+        losses: &mut KernelLossStats,
+        gradient: &mut [f32],
+    ) -> f64 {
+        let actions = match &self.actions {
             Some(ActionBuffer::Discrete(actions)) => Actions::Discrete(&actions[rows.clone()]),
             Some(ActionBuffer::MultiDiscrete { width, values }) => {
                 Actions::Discrete(&values[rows.start * width..rows.end * width])
@@ -215,19 +387,18 @@ impl CpuKernels {
             Some(ActionBuffer::Continuous { width, values }) => {
                 Actions::Continuous(&values[rows.start * width..rows.end * width])
             }
-            None => {
-                return Err(TrainerError::failure("update called before the first epoch of a rollout", ""));
-            }
+            // Before the first epoch of a rollout there are no rows either.
+            None => Actions::Discrete(&[]),
         };
-        let shares = &epoch.shares[rows.clone()];
+        let shares = &self.shares[rows.clone()];
         let clip = loss.clip_coef as f32;
-        let old_log_probs = &epoch.log_probs[rows.clone()];
+        let old_log_probs = &self.log_probs[rows.clone()];
         let batch = Terms {
             gain: if clipped { Gain::Clipped { old_log_probs, clip } } else { Gain::Plain },
-            advantages: &epoch.advantages[rows.clone()],
+            advantages: &self.advantages[rows.clone()],
             goals: Goals {
-                old_values: &epoch.values[rows.clone()],
-                returns: &epoch.returns[rows.clone()],
+                old_values: &self.values[rows.clone()],
+                returns: &self.returns[rows.clone()],
                 shares,
             },
             value_clip: loss.clip_vloss.then_some(clip),
@@ -237,31 +408,35 @@ impl CpuKernels {
             },
             value_weight: loss.vf_coef as f32,
         };
-        let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
-        let (mut states, mut resets): (Vec<f32>, &[bool]) = (Vec::new(), &[]);
-        if let Some(envs) = envs {
-            let each = epoch.states.len() / envs.count().max(1);
-            let own = envs.own(k, *minibatch);
-            states.extend_from_slice(&epoch.states[own.start * each..own.end * each]);
-            resets = &epoch.resets[rows];
-        }
-        let pass = |parameters: &[f32], gradient: &mut [f32]| {
-            networks.load(parameters);
-            networks.forward(observations, &mut states, resets);
-            let (_, entropy) = networks.log_probs(actions, shares);
-            let (surrogate, value_loss) = networks.losses(batch);
-            networks.backward(actions, shares, -loss.ent_coef as f32, gradient);
-            losses.clipped += surrogate.clipped;
-            losses.count += 1;
-            (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);
-            surrogate.loss + value_loss + entropy
-        };
-        // SAFETY: the hand-written pass knows no tensors.
-        unsafe { on.update_flat(ctx, stats, pass) }
+        let observations = &self.observations[rows.start * self.width..rows.end * self.width];
+        trace::record(|| "observations of the minibatch".into(), observations);
+        trace::record(|| "advantages of the minibatch".into(), &self.advantages[rows]);
+        networks.forward(observations, states, resets);
+        let (_, entropy) = networks.log_probs(actions, shares);
+        let (surrogate, value_loss) = networks.losses(batch);
+        networks.backward(actions, shares, -loss.ent_coef as f32, gradient);
+        losses.clipped += surrogate.clipped;
+        losses.count += 1;
+        (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);
+        surrogate.loss + value_loss + entropy
     }
 }
 
 impl KernelLossStats {
+    /// What is added up over blocks.
+    fn numbers(&self) -> [f64; 6] {
+        let Surrogate { loss, old_approx_kl, approx_kl, .. } = self.surrogate;
+        [loss, old_approx_kl, approx_kl, self.value_loss, self.entropy, self.clipped]
+    }
+
+    /// The inverse of [`KernelLossStats::numbers`], after `count` minibatches.
+    fn from_numbers(numbers: &[f64], count: u64) -> KernelLossStats {
+        let at = |i: usize| numbers.get(i).copied().unwrap_or(f64::NAN);
+        let surrogate =
+            Surrogate { loss: at(0), old_approx_kl: at(1), approx_kl: at(2), ..Surrogate::default() };
+        KernelLossStats { surrogate, value_loss: at(3), entropy: at(4), clipped: at(5), count }
+    }
+
     /// Mean of ratio - 1 - log ratio over the last minibatch.
     pub(crate) fn approx_kl(&self) -> f64 {
         self.surrogate.approx_kl

@@ -14,6 +14,7 @@
 pub(crate) mod a2c;
 pub(crate) mod adam;
 pub(crate) mod batch;
+pub(crate) mod block_sums;
 pub mod captured_update;
 pub(crate) mod cpu_kernels;
 pub(crate) mod device_metrics;
@@ -423,6 +424,19 @@ mod tests {
                 .unwrap_err();
             assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
+    }
+
+    #[test]
+    fn invariant_mode_refuses_actions_of_several_parts() {
+        let actions = env::ActionSpace::MultiDiscrete { sizes: vec![3, 2] };
+        let spec = Spec { actions, ..Spec::discrete(4, 1) };
+        let text = "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = 'module:Any-v0'\nnum_envs = 12\n\
+                    [learn]\nalgorithm = 'a2c'\n[distributed]\ninvariant = true\n";
+        let experiment: Experiment = toml::from_str(text).unwrap();
+        let sizes = Sizes::resolve(&experiment, 0, 1).unwrap();
+        let error = check(&experiment, &spec, &sizes).unwrap_err();
+        assert!(error.usage && error.hint().contains("distributed.invariant"), "{error:?}");
+        assert!(check(&experiment, &Spec::discrete(4, 2), &sizes).is_ok());
     }
 
     #[test]

@@ -480,6 +480,7 @@ mod tests {
                     local_batch: envs as usize,
                     batch: u64::from(world * envs),
                     num_iterations: None,
+                    blocks: None,
                 };
                 let (shape, _) = shares(&settings, &spec, &sizes).unwrap();
                 let mut replay = Replay::new(shape);

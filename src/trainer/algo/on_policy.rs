@@ -8,12 +8,14 @@
 
 use super::adam::Adam;
 use super::batch::explained_variance;
+use super::block_sums::{self, BlockGradients, sum_rows};
 use super::device_metrics::DeviceMetrics;
 use super::stop_points::WorkKind;
 use super::{Algorithm, BuildContext, Greedy, IterationStats, ScalarStat, StepContext, own_loss};
 use crate::collect::rollout::{ActionBuffer, Rollout};
 use crate::collect::{Actor, Collector, Interval, PolicyEstimates, RankCounters, RewardConfig, normalize};
-use crate::distributed::Ddp;
+use crate::distributed::memory::floats;
+use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{ActionSpace, ObservationType, Observations, StepOutcome};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Layout;
@@ -25,8 +27,10 @@ use rankdeck_kernel::Isa;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimizer::{clip_scale, sum_of_squares};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_kernel::trace::{self, Stage};
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
+use rankdeck_types::blocks::BlockShare;
 use rankdeck_types::experiment::Collect;
 use rankdeck_types::learn::{A2cConfig, PpgConfig, PpoConfig};
 use std::ops::ControlFlow;
@@ -133,6 +137,8 @@ pub(crate) struct OnPolicyLearner {
     seeds: Seeds,
     metrics: DeviceMetrics,
     fingerprint_every: u64,
+    /// With `distributed.invariant`.
+    blocks: Option<BlockShare>,
     /// The networks' device.
     pub device: Device,
     /// Of the latest greedy action.
@@ -148,6 +154,7 @@ impl OnPolicyLearner {
         build: &BuildContext<'_>,
     ) -> Result<OnPolicyLearner, TrainerError> {
         let BuildContext { experiment, sizes, spec, seeds, device, group, .. } = build;
+        block_sums::check_device(sizes.blocks, *device)?;
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
         let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
@@ -170,9 +177,14 @@ impl OnPolicyLearner {
             space: spec.actions.clone(),
         };
         let metrics = DeviceMetrics::new(settings.updates as usize, *device)?;
-        let collector = Collector::new(groups, spec, reward_config, *seeds, sizes.first_env);
+        let mut collector = Collector::new(groups, spec, reward_config, *seeds, sizes.first_env)
+            .with_memory(policy.layout().state_len());
+        if let Some(share) = sizes.blocks {
+            collector = collector.in_blocks(share.envs as usize);
+        }
         Ok(OnPolicyLearner {
-            collector: collector.with_memory(policy.layout().state_len()),
+            collector,
+            blocks: sizes.blocks,
             settings,
             policy,
             adam,
@@ -205,6 +217,7 @@ impl OnPolicyLearner {
     /// when there are any). Breaks where the iteration is left.
     fn collect(&mut self, ctx: &StepContext<'_>) -> Result<ControlFlow<()>, TrainerError> {
         ctx.phase(Phase::Rollout);
+        self.trace_weights(Stage::Start);
         self.load_actor()?;
         let whole = self.collector.collect(&mut self.actor, ctx.iteration, |counters| {
             ctx.stepped(counters);
@@ -228,6 +241,7 @@ impl OnPolicyLearner {
             lambda: self.settings.gae_lambda as f32,
         }
         .run(&mut self.advantages, &mut self.returns);
+        self.trace_rollout(ctx.group.rank());
         Ok(ControlFlow::Continue(()))
     }
 
@@ -266,6 +280,14 @@ impl OnPolicyLearner {
     /// Clips the averaged gradients to their global norm and makes the optimizer step.
     pub(crate) fn apply_gradients(&mut self, step: OptimizerStep) -> Result<(), TrainerError> {
         let max_norm = self.settings.max_grad_norm;
+        self.trace_gradients();
+        self.step(step, max_norm)?;
+        self.trace_weights(Stage::Step);
+        trace::finish_update();
+        Ok(())
+    }
+
+    fn step(&mut self, step: OptimizerStep, max_norm: f64) -> Result<(), TrainerError> {
         match step {
             OptimizerStep::Counted => {
                 self.metrics.norm(self.ddp.clip_grad_norm(max_norm));
@@ -288,9 +310,88 @@ impl OnPolicyLearner {
                 };
                 let norm = sum_of_squares(Isa::best(), gradients).sqrt();
                 let scale = clip_scale(norm, max_norm);
+                trace::record(
+                    || "norm, clip factor, learning rate".into(),
+                    &[norm as f32, scale, learning_rate as f32],
+                );
                 Ok(self.adam.step_flat(parameters, gradients, learning_rate, scale)?)
             }
         }
+    }
+
+    /// Shows weights and moments to the observer of operations.
+    fn trace_weights(&self, stage: Stage) {
+        if stage == Stage::Start {
+            trace::enter(stage, 0);
+        }
+        if trace::is_active() {
+            for entry in &self.policy.layout().entries {
+                // SAFETY: nothing writes to the parameters meanwhile.
+                let Some(parameters) = (unsafe { self.policy.all().floats() }) else { continue };
+                let values = &parameters[entry.offset..entry.offset + entry.len];
+                trace::record(|| format!("weights {}", entry.name), values);
+            }
+            for (name, moments) in [("first", &self.adam.first), ("second", &self.adam.second)] {
+                // SAFETY: nothing writes to the moments meanwhile.
+                let values = unsafe { floats(moments) };
+                trace::record(|| format!("Adam's {name} moments"), values.unwrap_or_default());
+            }
+        }
+        trace::leave();
+    }
+
+    /// Shows the gradients that the ranks have exchanged.
+    fn trace_gradients(&mut self) {
+        trace::enter(Stage::Step, 0);
+        if trace::is_active() {
+            // SAFETY: nothing reads or writes the gradients meanwhile.
+            let gradients = unsafe { self.ddp.flat_gradients() };
+            trace::record(|| "gradient over all ranks".into(), gradients.unwrap_or_default());
+        }
+    }
+
+    /// Shows the rollout, block by block, or that of the whole rank.
+    fn trace_rollout(&self, rank: u32) {
+        trace::enter(Stage::Rollout, rank);
+        if !trace::is_active() {
+            return;
+        }
+        let rollout = self.collector.rollout();
+        let (envs, width) = (rollout.envs.max(1), rollout.width());
+        let (first, each) = match self.blocks {
+            Some(share) => (share.first, (share.envs as usize).max(1)),
+            None => (rank, envs),
+        };
+        for (block, from) in (first..).zip((0..envs).step_by(each)) {
+            let column = |values: &[f32], width: usize| -> Vec<f32> {
+                let rows = values.chunks_exact((envs * width).max(1));
+                rows.flat_map(|row| &row[from * width..(from + each).min(envs) * width]).copied().collect()
+            };
+            let actions: (usize, Vec<f32>) = match &rollout.actions {
+                ActionBuffer::Discrete(actions) => (1, actions.iter().map(|action| *action as f32).collect()),
+                ActionBuffer::MultiDiscrete { width, values } => {
+                    (*width, values.iter().map(|action| *action as f32).collect())
+                }
+                ActionBuffer::Continuous { width, values } => (*width, values.clone()),
+            };
+            trace::enter(Stage::Rollout, block);
+            if let Observations::F32(observations) = rollout.observations.view() {
+                trace::record(|| "observations".into(), &column(observations, width));
+            }
+            trace::record(|| "actions".into(), &column(&actions.1, actions.0));
+            for (name, values) in [
+                ("log-probabilities", &rollout.log_probs),
+                ("values", &rollout.values),
+                ("rewards", &rollout.rewards),
+                ("starts of episodes", &rollout.dones),
+            ] {
+                trace::record(|| name.into(), &column(values, 1));
+            }
+            trace::enter(Stage::Advantages, block);
+            trace::record(|| "advantages".into(), &column(&self.advantages, 1));
+            trace::record(|| "returns".into(), &column(&self.returns, 1));
+        }
+        trace::leave();
     }
 
     /// Counts a step that [`OptimizerStep::Counted`] makes.
@@ -336,11 +437,64 @@ impl OnPolicyLearner {
         let (parameters, gradients) = unsafe { (self.policy.all().floats(), self.ddp.flat_gradients()) };
         let (Some(parameters), Some(gradients)) = (parameters, gradients) else { return Err(not_on_cpu()) };
         gradients.fill(0.0);
+        trace::enter(Stage::Pass, ctx.group.rank());
         let loss = pass(parameters, gradients);
+        trace::leave();
         own_loss("the loss", loss, || self.collector.largest())?;
         self.ddp.reduce(ctx.group)?;
         self.apply_gradients(OptimizerStep::Flat { learning_rate: stats.learning_rate })?;
         self.updated(ctx, stats, WorkKind::Update)
+    }
+
+    /// As [`OnPolicyLearner::update_flat`], with a pass for each of the `count` blocks of this rank. It adds to zeros,
+    /// and the sum over the blocks of all ranks is made in the order of [`BlockGradients`].
+    ///
+    /// # Safety
+    /// As for [`OnPolicyLearner::update_flat`].
+    pub(super) unsafe fn update_blocks(
+        &mut self,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
+        sums: &mut BlockGradients,
+        count: usize,
+        mut pass: impl FnMut(usize, &[f32], &mut [f32]) -> f64,
+    ) -> Result<ControlFlow<()>, TrainerError> {
+        let len = self.policy.layout().len;
+        for block in 0..count {
+            let mut gradient = sums.zeros(len);
+            // SAFETY: `pass` uses no tensor.
+            let Some(parameters) = (unsafe { self.policy.all().floats() }) else { return Err(not_on_cpu()) };
+            trace::enter(Stage::Pass, self.blocks.map_or(0, |share| share.first) + block as u32);
+            let loss = pass(block, parameters, &mut gradient);
+            trace::leave();
+            own_loss("the loss", loss, || self.collector.largest())?;
+            sums.push(block as u32, gradient);
+        }
+        // SAFETY: the sum is made in other memory than the gradients', which no tensor operation uses meanwhile.
+        let Some(gradients) = (unsafe { self.ddp.flat_gradients() }) else { return Err(not_on_cpu()) };
+        sums.finish(ctx.group, gradients)?;
+        self.apply_gradients(OptimizerStep::Flat { learning_rate: stats.learning_rate })?;
+        self.updated(ctx, stats, WorkKind::Update)
+    }
+
+    /// Share of the returns' variance that values explain. With blocks, of all ranks (one collective, tag
+    /// `explained`), else of this rank.
+    fn explained_variance(&self, group: &ProcessGroup) -> Result<f64, TrainerError> {
+        let rollout = self.collector.rollout();
+        let Some(share) = self.blocks else { return Ok(explained_variance(&rollout.values, &self.returns)) };
+        let mut rows = vec![vec![0.0; 5]; share.count as usize];
+        for (i, (value, goal)) in rollout.values.iter().zip(&self.returns).enumerate() {
+            let (goal, left) = (f64::from(*goal), f64::from(*goal) - f64::from(*value));
+            let block = i % rollout.envs.max(1) / (share.envs as usize).max(1);
+            let Some(sums) = rows.get_mut(block) else { continue };
+            let terms = [1.0, goal, goal * goal, left, left * left];
+            sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+        }
+        let sums = sum_rows(share, &rows, group, "explained")?;
+        let [n, sum, squares, left, left_squares] = sums.as_slice() else { return Ok(f64::NAN) };
+        let variance = |sum: f64, squares: f64| squares / n - (sum / n).powi(2);
+        let all = variance(*sum, *squares);
+        Ok(if all <= 0.0 { f64::NAN } else { 1.0 - variance(*left, *left_squares) / all })
     }
 
     /// After an update: counters, status page, and whether the iteration is left.
@@ -466,7 +620,7 @@ impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
             return Ok(IterationStats { left, ..IterationStats::default() });
         }
         on.close(ctx, &mut stats)?;
-        let explained = explained_variance(&on.rollout().values, &on.returns);
+        let explained = on.explained_variance(ctx.group)?;
         stats.losses.push(ScalarStat::other("losses/explained_variance", explained));
         Ok(stats)
     }

@@ -147,7 +147,7 @@ impl Epochs<'_> {
         stats: &mut IterationStats,
     ) -> Result<ControlFlow<()>, TrainerError> {
         let mut losses = KernelLossStats::default();
-        native.start_iteration();
+        native.start_iteration(ctx.iteration);
         for _ in 0..self.settings.update_epochs {
             native.start_epoch(on.rollout(), &on.advantages, &on.returns, random, ctx.group)?;
             for k in 0..native.count() {
@@ -155,11 +155,17 @@ impl Epochs<'_> {
                     return Ok(ControlFlow::Break(()));
                 }
             }
-            if self.settings.target_kl > 0.0 && self.is_too_far(losses.approx_kl(), ctx)? {
-                break;
+            if self.settings.target_kl > 0.0 {
+                let is_too_far = match native.approx_kl_over_blocks(ctx.group)? {
+                    Some(kl) => kl > self.settings.target_kl,
+                    None => self.is_too_far(losses.approx_kl(), ctx)?,
+                };
+                if is_too_far {
+                    break;
+                }
             }
         }
-        stats.losses = losses.stats();
+        stats.losses = native.losses(losses, ctx.group)?.stats();
         Ok(ControlFlow::Continue(()))
     }
 

@@ -149,6 +149,8 @@ pub(crate) struct Collector {
     states: Vec<f32>,
     /// Discounted returns so far of each environment, whose deviation scales rewards.
     discounted: Vec<f64>,
+    /// Environments of each block whose moments are kept apart.
+    block_envs: usize,
     observations: Option<RunningMoments>,
     returns: Option<RunningMoments>,
     counters: RankCounters,
@@ -220,8 +222,9 @@ impl Collector {
             state_len: 0,
             states: Vec::new(),
             discounted: vec![0.0; envs],
-            observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len())),
-            returns: normalise_rewards.then(|| RunningMoments::new(1)),
+            block_envs: envs.max(1),
+            observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len(), 1)),
+            returns: normalise_rewards.then(|| RunningMoments::new(1, 1)),
             scratch: StepBuffers {
                 scores: vec![0.0; spec.actions.width()],
                 probabilities: Vec::with_capacity(spec.actions.width()),
@@ -246,6 +249,20 @@ impl Collector {
         self.scratch.state = vec![0.0; state_len];
         self.rollout.states = self.states.clone();
         self.rollout.resets = vec![false; if state_len == 0 { 0 } else { self.rollout.len() }];
+        self
+    }
+
+    /// Keeps the moments of each block of `envs` environments apart until they are merged.
+    pub(crate) fn in_blocks(mut self, envs: usize) -> Collector {
+        self.block_envs = envs.max(1);
+        let blocks = self.envs.div_ceil(self.block_envs);
+        let width = self.rollout.width();
+        if let Some(running) = &mut self.observations {
+            *running = RunningMoments::new(width, blocks);
+        }
+        if let Some(running) = &mut self.returns {
+            *running = RunningMoments::new(1, blocks);
+        }
         self
     }
 
@@ -596,15 +613,16 @@ impl Collector {
 
     /// Writes what the policy sees of a group into these rows of the rollout.
     fn observe(&mut self, group: usize, own: Range<usize>) -> Result<(), TrainerError> {
-        let width = self.rollout.width();
+        let (width, first) = (self.rollout.width(), self.groups[group].first);
         let range = own.start * width..own.end * width;
         match (&mut self.rollout.observations, self.groups[group].env.observations()) {
             (ObservationBuffer::F32(to), Observations::F32(from)) => match &mut self.observations {
                 None => to[range].copy_from_slice(from),
                 Some(running) => {
                     let clip = self.reward_config.collect.clip_observations;
-                    for (to, from) in to[range].chunks_exact_mut(width).zip(from.chunks_exact(width)) {
-                        running.note(from.iter().map(|x| f64::from(*x)));
+                    let rows = to[range].chunks_exact_mut(width).zip(from.chunks_exact(width));
+                    for (env, (to, from)) in (first..).zip(rows) {
+                        running.note(env / self.block_envs, from.iter().map(|x| f64::from(*x)));
                         running.normalize(from, clip, to);
                     }
                 }
@@ -639,7 +657,7 @@ impl Collector {
             self.rollout.rewards[row] = reward as f32;
             if let Some(returns) = self.returns.as_mut().filter(|_| valid) {
                 self.discounted[env] = self.discounted[env] * gamma + reward;
-                returns.note(std::iter::once(self.discounted[env]));
+                returns.note(env / self.block_envs, std::iter::once(self.discounted[env]));
                 self.discounted[env] *= f64::from(u8::from(!done));
             }
             self.next_dones[env] = f32::from(u8::from(done));

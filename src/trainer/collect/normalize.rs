@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! - NORM-1: after a merge the moments are bit-equal on all ranks, and equal to those of one rank that saw
-//!   everything, but for rounding (1e-12).
+//!   everything, but for rounding (1e-12). With `distributed.invariant` they are kept per block of environments and
+//!   merged in the order of the blocks: bit-equal for any number of ranks.
 //! - Observations of a rollout are normalized by the moments as they were at its beginning, so that
 //!   what is stored is what the policy saw; rewards by the moments that include the rollout, as they are not
 //!   seen before learning.
@@ -87,18 +88,21 @@ impl Moments {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RunningMoments {
     all: Moments,
-    own: Moments,
+    /// Per block of environments.
+    own: Vec<Moments>,
 }
 
 impl RunningMoments {
-    /// Of vectors of `width` numbers.
-    pub(crate) fn new(width: usize) -> RunningMoments {
-        RunningMoments { all: Moments::start(width), own: Moments::none(width) }
+    /// Of vectors of `width` numbers, from environments in `blocks` blocks (at least one).
+    pub(crate) fn new(width: usize, blocks: usize) -> RunningMoments {
+        RunningMoments { all: Moments::start(width), own: vec![Moments::none(width); blocks.max(1)] }
     }
 
-    /// Adds a vector.
-    pub(crate) fn note(&mut self, values: impl Iterator<Item = f64>) {
-        self.own.add(values);
+    /// Adds a vector of an environment in this block.
+    pub(crate) fn note(&mut self, block: usize, values: impl Iterator<Item = f64>) {
+        if let Some(own) = self.own.get_mut(block) {
+            own.add(values);
+        }
     }
 
     /// Writes `(x - mean) / deviation`, bounded to `-clip..=clip`.
@@ -235,7 +239,7 @@ pub(crate) fn merge(
     if running.is_empty() {
         return Ok(());
     }
-    let own: Vec<f64> = running.iter().flat_map(|each| each.own.numbers()).collect();
+    let own: Vec<f64> = running.iter().flat_map(|each| each.own.iter().flat_map(Moments::numbers)).collect();
     let gathered = group.all_gather(&Tensor::from_slice(&own).to_device(device), "normalise")?;
     for tensor in &gathered {
         let mut numbers = vec![0.0_f64; own.len()];
@@ -243,13 +247,16 @@ pub(crate) fn merge(
         tensor.to_device(Device::Cpu).to_kind(Kind::Double).copy_data(&mut numbers, len);
         let mut rest = numbers.as_slice();
         for each in running.iter_mut() {
-            let (mine, later) = rest.split_at(1 + 2 * each.all.mean.len());
-            each.all.merge(&Moments::from_numbers(mine));
-            rest = later;
+            for _ in 0..each.own.len() {
+                let (block, later) = rest.split_at(1 + 2 * each.all.mean.len());
+                each.all.merge(&Moments::from_numbers(block));
+                rest = later;
+            }
         }
     }
     for each in running {
-        each.own = Moments::none(each.all.mean.len());
+        let none = Moments::none(each.all.mean.len());
+        each.own.fill(none);
     }
     Ok(())
 }
@@ -286,9 +293,9 @@ mod tests {
 
     #[test]
     fn values_are_normalized_and_clipped() {
-        let mut running = RunningMoments::new(2);
-        values(5000).iter().for_each(|row| running.note(row.iter().copied()));
-        let own = running.own.clone();
+        let mut running = RunningMoments::new(2, 1);
+        values(5000).iter().for_each(|row| running.note(0, row.iter().copied()));
+        let own = running.own[0].clone();
         running.all = Moments::none(2);
         running.all.merge(&own);
         let mut normalized = Vec::new();
@@ -299,7 +306,7 @@ mod tests {
         }
         assert!(normalized.iter().sum::<f64>().abs() / 5000.0 < 0.1);
         assert!(normalized.iter().all(|x| x.abs() <= 1.5) && normalized.iter().any(|x| *x > 1.0));
-        let mut copy = RunningMoments::new(2);
+        let mut copy = RunningMoments::new(2, 1);
         copy.restore(&running.words());
         assert_eq!(copy.all, running.all);
     }
@@ -337,7 +344,7 @@ mod tests {
     #[test]
     fn first_moments_change_nothing() {
         let mut to = [0.0; 2];
-        RunningMoments::new(2).normalize(&[0.5, -2.0], 10.0, &mut to);
+        RunningMoments::new(2, 1).normalize(&[0.5, -2.0], 10.0, &mut to);
         assert!((to[0] - 0.5).abs() < 1e-6 && (to[1] + 2.0).abs() < 1e-6);
     }
 }

@@ -226,6 +226,7 @@ impl PlaySetup {
                 local_batch: 1,
                 batch: 1,
                 num_iterations: None,
+                blocks: None,
             },
             envs: &factory,
             spec: factory.spec().clone().fitted(network),

@@ -28,6 +28,7 @@ pub use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::mlp::{LayerActivation, Mlp};
 use rankdeck_kernel::recurrent::{Recurrent, RecurrentCell};
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_kernel::trace;
 use rankdeck_types::experiment::{Activation, NetworkKind, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -521,6 +522,7 @@ impl DenseActorCritic {
     /// are those before the first step and then those after the last one, and `resets` has a flag per row or is empty.
     pub(crate) fn forward(&mut self, observations: &[f32], states: &mut [f32], resets: &[bool]) {
         self.input.copy_rows(observations);
+        trace::part("shared");
         let mut seen = match &mut self.shared {
             Some(shared) => shared.forward(&self.input),
             None => &self.input,
@@ -528,8 +530,11 @@ impl DenseActorCritic {
         if let Some(memory) = &mut self.memory {
             seen = memory.forward(seen, states, resets);
         }
+        trace::part("critic");
         self.critic.forward(seen);
+        trace::part("actor");
         self.actor.forward(seen);
+        trace::part("");
     }
 
     /// Logits or means, `[rows][actor_width]`.
@@ -557,6 +562,8 @@ impl DenseActorCritic {
                 self.gaussian.forward(scores, &self.log_std, actions, shares, &mut self.log_probs)
             }
         };
+        trace::record(|| "log-probabilities".into(), &self.log_probs);
+        trace::record(|| "entropy".into(), &[entropy as f32]);
         (&self.log_probs, entropy)
     }
 
@@ -584,6 +591,9 @@ impl DenseActorCritic {
             batch.value_weight,
             &mut self.by_value,
         );
+        trace::record(|| "policy loss".into(), &[numbers.loss as f32]);
+        trace::record(|| "value loss".into(), &[value as f32]);
+        trace::record(|| "gradient of the log-probabilities".into(), &self.by_log_prob);
         (numbers, value)
     }
 
@@ -616,16 +626,22 @@ impl DenseActorCritic {
         }
         let DenseActorCritic { shared, memory, critic, actor, input, by_value, by_scores, .. } = self;
         if shared.is_none() && memory.is_none() {
+            trace::part("critic");
             critic.backward(input, by_value, flat, None);
+            trace::part("actor");
             actor.backward(input, by_scores, flat, None);
+            trace::part("");
             return;
         }
         let features = shared.as_ref().and_then(Mlp::output).unwrap_or(input);
         let seen = memory.as_ref().map_or(features, Recurrent::output);
         let [by_critic, by_actor] = &mut self.by_seen;
+        trace::part("critic");
         critic.backward(seen, by_value, flat, Some(&mut *by_critic));
+        trace::part("actor");
         actor.backward(seen, by_scores, flat, Some(&mut *by_actor));
         by_critic.add(by_actor);
+        trace::part("shared");
         let mut by_features = &*by_critic;
         if let Some(memory) = memory {
             let to = shared.is_some().then_some(&mut self.by_shared);
@@ -635,6 +651,7 @@ impl DenseActorCritic {
         if let Some(shared) = shared {
             shared.backward(input, by_features, flat, None);
         }
+        trace::part("");
     }
 }
 

@@ -13,6 +13,7 @@ use crate::distributed::BackendKind;
 use crate::error::TrainerError;
 pub use rankdeck_launcher::Flags;
 use rankdeck_proto::secret::GroupSecret;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// A rank's identity and files.
@@ -48,6 +49,8 @@ pub(crate) struct RankIdentity {
     pub status_page: Option<PathBuf>,
     /// The agent's event socket.
     pub events: Option<PathBuf>,
+    /// File for what operations give, and the iterations to trace.
+    pub(crate) trace: Option<(PathBuf, RangeInclusive<u64>)>,
 }
 
 /// A source that names rank and world size.
@@ -113,6 +116,7 @@ impl RankIdentity {
                 || number::<u32>(env, "SLURM_STEP_NUM_NODES")?.is_some_and(|nodes| nodes > 1),
             status_page: get(env, "RANKDECK_STATUS_PAGE").map(PathBuf::from),
             events: get(env, "RANKDECK_EVENTS").map(PathBuf::from),
+            trace: flags.trace.clone().zip(flags.trace_iterations.map(|(first, last)| first..=last)),
         })
     }
 }

@@ -6,8 +6,9 @@ use crate::error::TrainerError;
 use crate::support::events::warn;
 use crate::support::page::StatusPage;
 use rankdeck_proto::status_page::StatusPageWriter;
+use rankdeck_types::blocks::BlockShare;
 use rankdeck_types::experiment::{Env, Experiment, Learn};
-use rankdeck_types::plan::{limits, size_problem};
+use rankdeck_types::plan::{block_share, limits, size_problem};
 use std::path::PathBuf;
 use std::time::Duration;
 use tch::Device;
@@ -68,6 +69,8 @@ pub struct Sizes {
     pub batch: u64,
     /// Whole rollouts in `run.total_steps` (the rest is not done, as in CleanRL); `None` without a limit.
     pub num_iterations: Option<u64>,
+    /// Blocks of environments with `distributed.invariant`.
+    pub(crate) blocks: Option<BlockShare>,
 }
 
 impl Sizes {
@@ -114,6 +117,7 @@ impl Sizes {
             local_batch: local_envs as usize * num_steps as usize,
             batch,
             num_iterations,
+            blocks: block_share(experiment, rank, world_size),
         })
     }
 }

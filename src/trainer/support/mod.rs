@@ -4,3 +4,4 @@ pub mod events;
 pub mod page;
 pub(crate) mod signals;
 pub mod state;
+pub(crate) mod trace;

@@ -117,6 +117,14 @@ fn from_words(words: &[u64]) -> (Interval, Vec<f64>) {
 fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> IntervalReport {
     let world_size = ranks.len() as f64;
     let mut means = vec![0.0; ranks.first().map_or(0, |(_, values)| values.len())];
+    // A number that all ranks share is its own mean, to the bit.
+    let shared: Vec<Option<f64>> = (0..means.len())
+        .map(|i| {
+            let mut bits = ranks.iter().map(|(_, values)| values.get(i).map(|value| value.to_bits()));
+            let first = bits.next().flatten();
+            first.filter(|first| bits.all(|other| other == Some(*first))).map(f64::from_bits)
+        })
+        .collect();
     let mut all = Interval::default();
     let mut ended = Vec::new();
     for (own, values) in ranks {
@@ -128,7 +136,7 @@ fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> IntervalReport {
     // Stable: what ended in the same step stays in rank order.
     ended.sort_by_key(|one| one.step);
     ended.into_iter().for_each(|one| push_bounded(&mut all.latest, one));
-    means.iter_mut().for_each(|sum| *sum /= world_size);
+    means.iter_mut().zip(shared).for_each(|(sum, shared)| *sum = shared.unwrap_or(*sum / world_size));
     IntervalReport { interval: all, means }
 }
 

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod evaluation;
 mod exchange;
+mod fingerprints;
 mod metrics;
 mod reporter;
 
@@ -22,6 +23,7 @@ use crate::support::page::StatusPage;
 use crate::support::signals;
 use crate::support::state::RestoredState;
 use crate::support::state::{RankCounters, mean, push_bounded};
+use crate::support::trace::TraceFile;
 use checkpoints::{find_checkpoint, keep_earlier, remove_unfinished, take_over};
 use evaluation::EvaluationResult;
 use exchange::{Contribution, exchange, gather};
@@ -50,6 +52,9 @@ pub(crate) fn run(
     let page = setup::open_page(identity)?;
     page.own();
     let mut experiment = load_experiment(&identity.config)?;
+    if identity.trace.is_some() {
+        (experiment.eval.every, experiment.checkpoint.every) = (0, 0);
+    }
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
     if identity.world_size > 1 {
         setup::bound_workers(&mut experiment);
@@ -152,6 +157,8 @@ struct Trainer<'a> {
     saved: Option<u64>,
     /// Returns of the last training episodes over all ranks; equal on all ranks.
     latest: VecDeque<f64>,
+    /// Operations are traced; nothing is evaluated or saved.
+    trace: Option<TraceFile>,
 }
 
 impl<'a> Trainer<'a> {
@@ -164,6 +171,10 @@ impl<'a> Trainer<'a> {
         let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
         let (env, learn) = setup::parts(experiment)?;
         let run_dir = setup::run_dir(identity, &experiment.run.name);
+        let trace = identity.trace.as_ref();
+        let trace = trace
+            .map(|(path, iterations)| TraceFile::create(path, identity.rank, iterations.clone()))
+            .transpose()?;
         remove_unfinished(&resume::folder(&run_dir), group.rank());
         let resumed = find_checkpoint(identity, &run_dir, group, device)?;
         if let Some((path, checkpoint)) = &resumed {
@@ -201,7 +212,9 @@ impl<'a> Trainer<'a> {
             saved: from.is_some().then_some(header.train_iter),
             about,
             latest: header.latest_returns.iter().copied().collect(),
+            trace,
         };
+        trainer.evaluation_due &= trainer.trace.is_none();
         trainer.announce(&header, (identity.resume.is_some(), from.as_deref()), lost)?;
         if trainer.is_first() && from.is_some() && !changed.is_empty() {
             print_line(&format!("settings differ from the checkpoint's: {}", changed.join("; ")));
@@ -282,6 +295,9 @@ impl<'a> Trainer<'a> {
 
     fn run(&mut self) -> Result<FinishReason, TrainerError> {
         let reason = self.first_evaluation()?.map_or_else(|| self.iterations(), Ok)?;
+        if self.trace.is_some() {
+            return Ok(reason);
+        }
         let name = if reason == FinishReason::Stopped { "stop" } else { "final" };
         self.checkpoint(&[(resume::LATEST, name)])?;
         Ok(reason)
@@ -316,6 +332,9 @@ impl<'a> Trainer<'a> {
             if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
                 return Ok(FinishReason::Budget);
             }
+            if self.trace.as_ref().is_some_and(|trace| self.train_iter >= trace.last()) {
+                return Ok(FinishReason::Budget);
+            }
             let started = Instant::now();
             let Some(stats) = self.iterate()? else { return Ok(FinishReason::Stopped) };
             self.long = inject::is_long(Some(started.elapsed()), LONG);
@@ -339,7 +358,11 @@ impl<'a> Trainer<'a> {
             env_step: self.env_step,
             stop: &self.stop,
         };
+        if let Some(trace) = &self.trace {
+            trace.start(self.train_iter + 1);
+        }
         let stats = self.algorithm.iterate(&ctx)?;
+        self.trace.as_ref().map_or(Ok(()), TraceFile::finish)?;
         if let Some(before) = before.filter(|_| stats.left) {
             self.algorithm.restore(&before)?;
             self.show_counters();

@@ -7,12 +7,14 @@
 //! One file per generation of the run, in `RUN_DIR/tensorboard`.
 
 use super::exchange::Consensus;
+use super::fingerprints::FingerprintFile;
 use super::metrics::{CsvRow, MetricsFile};
 use crate::checkpoint::description::Description;
 use crate::collect::Interval;
 use crate::play::show::LiveEval;
 use crate::support::events::{EventSender, print_line, warn};
 use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::execution::FingerprintLine;
 use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
 use rankdeck_proto::show::ShownPolicy;
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
@@ -36,6 +38,7 @@ pub(crate) struct Reporter<'a> {
     first: bool,
     board: Option<EventFile>,
     metrics: Option<MetricsFile>,
+    prints: Option<FingerprintFile>,
     /// Time and environment steps of the latest report.
     reported: Option<(Instant, u64)>,
     last_log: Option<Instant>,
@@ -69,7 +72,8 @@ impl<'a> Reporter<'a> {
                 .ok()
         });
         let metrics = first.then(|| MetricsFile::new(run_dir, start));
-        Reporter { events, rank, first, board, metrics, reported: None, last_log: None, equal: true }
+        let prints = first.then(|| FingerprintFile::new(run_dir, start));
+        Reporter { events, rank, first, board, metrics, prints, reported: None, last_log: None, equal: true }
     }
 
     /// Writes what is trained into the TensorBoard file.
@@ -89,6 +93,9 @@ impl<'a> Reporter<'a> {
         let equal = consensus.equal();
         let changed = equal != self.equal;
         self.equal = equal;
+        if covered {
+            self.write_fingerprints(&FingerprintLine::new(at.0, &consensus.chains), report || changed);
+        }
         if !self.first || !covered || !(report || changed) {
             return;
         }
@@ -99,6 +106,16 @@ impl<'a> Reporter<'a> {
             warn(&format!("weights {state} at iteration {train_iter}: {}", values.join(" ")));
         }
         self.events.send(&RankEvent::Fingerprint { train_iter, update, values, equal });
+    }
+
+    /// One line per iteration with a covered update.
+    fn write_fingerprints(&mut self, line: &FingerprintLine, flush: bool) {
+        let Some(prints) = &mut self.prints else { return };
+        let written = prints.add(line).and_then(|()| if flush { prints.flush() } else { Ok(()) });
+        if let Err(error) = written {
+            warn(&format!("fingerprints disabled: cannot write {}: {error}", prints.path().display()));
+            self.prints = None;
+        }
     }
 
     /// Sends the counters, and on rank 0 totals, losses and a progress line.

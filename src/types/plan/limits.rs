@@ -5,7 +5,11 @@
 //! the environment itself (its spaces) run in the ranks.
 
 use super::{PlanError, PlannedSize};
-use crate::experiment::{Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision, builtin_env};
+use crate::blocks::BlockShare;
+use crate::experiment::{
+    BackendChoice, Env, EnvWorker, Experiment, INVARIANT_BLOCKS, Kernel, NetworkKind, Policy, Precision,
+    builtin_env,
+};
 use crate::learn::{ActionKind, Learn, NormAdv};
 
 /// What ids of EnvPool begin with.
@@ -13,6 +17,13 @@ const ENVPOOL: &str = "envpool:";
 
 /// Returns all errors that do not depend on the number of ranks; none for a program of the user.
 pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
+    if experiment.distributed.invariant && !experiment.launch.command.is_empty() {
+        return vec![PlanError::new(
+            "distributed.invariant",
+            "`distributed.invariant` cannot be kept: gradients of your own program are not summed by rankdeck",
+            "remove `distributed.invariant`",
+        )];
+    }
     let (Some(learn), Some(env)) = (&experiment.learn, &experiment.env) else { return Vec::new() };
     if !experiment.launch.command.is_empty() {
         return Vec::new();
@@ -21,6 +32,7 @@ pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
     found.extend(unused_keys(experiment, env, learn));
     found.extend(without_effect(policy_keys(&experiment.policy, learn)));
     found.extend(never_learns(experiment, learn));
+    found.extend(not_invariant(experiment, env, learn));
     found
 }
 
@@ -227,6 +239,147 @@ const ON: &str = "`ppo`, `ppg` and `a2c`";
 /// Algorithms that learn from rollouts.
 const ROLLOUTS: &str = "`ppo`, `ppg`, `a2c` and `pqn`";
 
+/// Reports what depends on the number of ranks although `distributed.invariant` is set.
+fn not_invariant(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanError> {
+    let Experiment { distributed, policy, .. } = experiment;
+    if !distributed.invariant {
+        let unused = distributed.invariant_blocks != INVARIANT_BLOCKS;
+        let error = || {
+            PlanError::new(
+                "distributed.invariant_blocks",
+                "`distributed.invariant_blocks` has no effect: `distributed.invariant` is false",
+                "remove `distributed.invariant_blocks`, or set `distributed.invariant = true`",
+            )
+        };
+        return unused.then(error).into_iter().collect();
+    }
+    let name = learn.name();
+    let on_policy = "set `learn.algorithm = \"ppo\"` or `\"a2c\"`";
+    let libtorch = "libtorch computes it, whose order of additions depends on the size of a rank's batch";
+    let together = "it seeds and steps the environments of a rank as one";
+    let rows = [
+        (
+            learn.replay().is_some(),
+            "learn.algorithm",
+            format!(
+                "`{name}` samples a replay per rank, which has other transitions on another number of ranks"
+            ),
+            on_policy,
+        ),
+        (
+            learn.replay().is_none() && !supports_invariance(learn),
+            "learn.algorithm",
+            format!(
+                "`{name}` has an auxiliary phase in libtorch, whose order of additions depends on a rank's batch"
+            ),
+            on_policy,
+        ),
+        (
+            distributed.backend == BackendChoice::Nccl,
+            "distributed.backend",
+            "GPUs and NCCL add in an order of their own".into(),
+            "set `distributed.backend = \"tcp\"`",
+        ),
+        (
+            policy.network != NetworkKind::Mlp,
+            "policy.network",
+            format!("a network for images is not supported: {libtorch}"),
+            "set `policy.network = \"mlp\"`",
+        ),
+        (
+            policy.kernel == Kernel::Libtorch,
+            "policy.kernel",
+            format!("`policy.kernel = \"libtorch\"` is not supported: {libtorch}"),
+            "remove `policy.kernel`",
+        ),
+        (
+            policy.memory.is_some(),
+            "policy.memory",
+            "minibatches of a policy with memory are whole rollouts of some environments".into(),
+            "remove `policy.memory`",
+        ),
+        (
+            env.uses_masks(),
+            "env.action_masks",
+            format!("an update with action masks is not supported: {libtorch}"),
+            "remove `env.action_masks`",
+        ),
+        (env.vector.is_some(), "env.vector", together.into(), "remove `env.vector`"),
+        (
+            env.vector.is_none() && (env.id.starts_with(ENVPOOL) || env.is_atari()),
+            "env.id",
+            format!("`{}`: {together}", env.id),
+            "choose an environment in Rust or of Gymnasium, or set `distributed.invariant = false`",
+        ),
+        (
+            supports_invariance(learn) && learn.norm_adv() == NormAdv::Rank,
+            "learn.norm_adv_over",
+            "advantages are normalized over a rank's share of the minibatch".into(),
+            "set `learn.norm_adv_over = \"world\"`",
+        ),
+    ];
+    let wrong = rows.into_iter().filter(|(wrong, ..)| *wrong);
+    wrong
+        .map(|(_, key, why, hint)| {
+            PlanError::new(key, format!("`distributed.invariant` cannot be kept: {why}"), hint)
+        })
+        .collect()
+}
+
+/// Algorithms whose updates the native kernels compute by blocks of environments.
+fn supports_invariance(learn: &Learn) -> bool {
+    matches!(learn, Learn::Ppo(_) | Learn::A2c(_))
+}
+
+/// Returns the blocks of a rank with `distributed.invariant`.
+pub fn block_share(experiment: &Experiment, rank: u32, world: u32) -> Option<BlockShare> {
+    let envs = experiment.env.as_ref()?.num_envs;
+    let blocks = experiment.distributed.invariant_blocks;
+    experiment.distributed.invariant.then(|| BlockShare::new(blocks, envs, rank, world))
+}
+
+/// Returns the first size that does not fit the blocks of `distributed.invariant`.
+fn block_problem(experiment: &Experiment, learn: &Learn, envs: u64, world: u64) -> Option<PlanError> {
+    if !experiment.distributed.invariant {
+        return None;
+    }
+    let blocks = u64::from(experiment.distributed.invariant_blocks);
+    if blocks == 0 || !blocks.is_multiple_of(world) {
+        return size_error(
+            format!("cannot split {blocks} blocks of environments evenly across {world} ranks"),
+            format!(
+                "set `distributed.invariant_blocks` to a multiple of {world}, such as {}: the same for all runs to compare",
+                multiples(blocks, world)
+            ),
+            "distributed.invariant_blocks",
+        );
+    }
+    if !envs.is_multiple_of(blocks) {
+        return size_error(
+            format!("cannot split {envs} environments evenly into {blocks} blocks"),
+            format!(
+                "set `env.num_envs` to a multiple of {blocks}, such as {}, or `distributed.invariant_blocks` to a divisor \
+                 of {envs}",
+                multiples(envs, blocks)
+            ),
+            "env.num_envs",
+        );
+    }
+    let (rows, minibatches) =
+        (envs / blocks * u64::from(experiment.collect.num_steps), u64::from(learn.num_minibatches()));
+    if minibatches == 0 || !rows.is_multiple_of(minibatches) {
+        return size_error(
+            format!("cannot split the {rows} transitions of each block into {minibatches} minibatches"),
+            format!(
+                "set `learn.num_minibatches` to a divisor of {rows}, such as {}",
+                divisor(rows, minibatches)
+            ),
+            "learn.num_minibatches",
+        );
+    }
+    None
+}
+
 /// Reports a run that ends before it learns.
 fn never_learns(experiment: &Experiment, learn: &Learn) -> Option<PlanError> {
     let starts = learn.replay()?.learning_starts;
@@ -286,6 +439,9 @@ pub fn size_problem(experiment: &Experiment, world: u64) -> Option<PlanError> {
             format!("set `env.num_envs` to a multiple of {whole}, such as {}", multiples(envs, whole)),
             "env.num_envs",
         );
+    }
+    if let Some(problem) = block_problem(experiment, learn, envs, world) {
+        return Some(problem);
     }
     let own = match learn.replay() {
         Some(replay) => replay_problem(u64::from(replay.batch_size), replay.buffer_size, local_envs, world),
@@ -399,6 +555,9 @@ pub(super) fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
         Some(replay) => [split("collected", collected), split("batch", u64::from(replay.batch_size))],
         None => [split("batch", collected), split("minibatch", collected / minibatches)],
     });
+    if experiment.distributed.invariant {
+        sizes.push(split("blocks", u64::from(experiment.distributed.invariant_blocks)));
+    }
     let iterations = experiment.run.total_steps / collected;
     if iterations > 0 {
         sizes.push(PlannedSize { name: "iterations".into(), local: iterations, global: iterations });
@@ -523,6 +682,70 @@ mod tests {
         ] {
             assert!(keys(id, algorithm, rest).is_empty(), "{id} {algorithm} {rest}");
         }
+    }
+
+    #[test]
+    fn invariant_mode_rejects_what_depends_on_ranks() {
+        let invariant = "[distributed]\ninvariant = true\n";
+        for (id, algorithm, rest, key) in [
+            ("CartPole-v1", "ppo", "".to_owned(), "learn.norm_adv_over"),
+            ("CartPole-v1", "dqn", "".to_owned(), "learn.algorithm"),
+            ("Pendulum-v1", "sac", "".to_owned(), "learn.algorithm"),
+            ("Pendulum-v1", "td3", "".to_owned(), "learn.algorithm"),
+            ("CartPole-v1", "ppg", "".to_owned(), "learn.algorithm"),
+            ("CartPole-v1", "a2c", "[policy]\nkernel = 'libtorch'\n".to_owned(), "policy.kernel"),
+            ("module:Any-v0", "a2c", "[policy]\nnetwork = 'nature'\n".to_owned(), "policy.network"),
+            (
+                "module:Any-v0",
+                "a2c",
+                "worker = 'python'\naction_masks = true\n".to_owned(),
+                "env.action_masks",
+            ),
+            ("module:Any-v0", "a2c", "worker = 'python'\nvector = 'module:make'\n".to_owned(), "env.vector"),
+            ("envpool:Any-v0", "a2c", "worker = 'python'\n".to_owned(), "env.id"),
+            ("PongNoFrameskip-v4", "a2c", "".to_owned(), "env.id"),
+        ] {
+            let (env, rest) =
+                if rest.starts_with("worker") { (rest, String::new()) } else { (String::new(), rest) };
+            let text = format!(
+                "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = '{id}'\nnum_envs = 12\n{env}\
+                 [learn]\nalgorithm = '{algorithm}'\n{rest}{invariant}"
+            );
+            let found = problems(&toml::from_str(&text).unwrap());
+            let keys: Vec<&str> = found.iter().map(|one| one.key.as_str()).collect();
+            assert_eq!(keys, [key], "{id} {algorithm}");
+            assert!(found.iter().all(|one| !one.cause.hint.is_empty()));
+        }
+        let accepted = format!("norm_adv_over = 'world'\n{invariant}");
+        assert!(keys("CartPole-v1", "ppo", &accepted).is_empty());
+        assert!(keys("Pendulum-v1", "a2c", invariant).is_empty());
+        assert_eq!(
+            keys("Pendulum-v1", "a2c", "[distributed]\ninvariant_blocks = 4\n"),
+            ["distributed.invariant_blocks"]
+        );
+        assert_eq!(
+            keys("Pendulum-v1", "a2c", &format!("{invariant}backend = 'nccl'\n")),
+            ["distributed.backend"]
+        );
+    }
+
+    #[test]
+    fn block_sizes_that_do_not_divide_name_their_key() {
+        let on = "norm_adv_over = 'world'\n[distributed]\ninvariant = true\n";
+        for (envs, blocks, world, expected) in [
+            (12, 12, 1, None),
+            (24, 12, 3, None),
+            (12, 12, 4, None),
+            (8, 8, 8, None),
+            (40, 12, 5, Some("distributed.invariant_blocks")),
+            (8, 12, 4, Some("env.num_envs")),
+        ] {
+            let rest = format!("{on}invariant_blocks = {blocks}\n");
+            assert_eq!(size_key("ppo", envs, &rest, world).as_deref(), expected, "{envs} {blocks} {world}");
+        }
+        let rest = format!("num_minibatches = 3\n{on}[collect]\nnum_steps = 64\n");
+        assert_eq!(size_key("ppo", 36, &rest, 1), None);
+        assert_eq!(size_key("ppo", 24, &rest, 1).as_deref(), Some("learn.num_minibatches"));
     }
 
     fn size_key(algorithm: &str, envs: u32, rest: &str, world: u64) -> Option<String> {

@@ -132,6 +132,19 @@ impl PlanDraft {
                 "distributed.backend".into(),
             );
         }
+        if self.experiment.distributed.invariant
+            && self.experiment.launch.command.is_empty()
+            && self.experiment.distributed.backend == BackendChoice::Auto
+            && !shares.is_empty()
+            && shares.iter().all(|(_, share)| share.as_ref().is_ok_and(|_| on_gpu(share)))
+        {
+            problem(
+                "`distributed.invariant` cannot be kept: every rank has a GPU, which adds in an order of its own"
+                    .into(),
+                "set `distributed.backend = \"tcp\"`",
+                "distributed.backend".into(),
+            );
+        }
         let in_container = |(_, host): &(usize, &Host)| host.setup.container.is_some();
         if let Some((node, host)) = self.members().find(in_container)
             && self.experiment.launch.command.is_empty()
@@ -408,6 +421,18 @@ pub(super) mod tests {
         own.experiment.launch.command.push("{seed}".into());
         let plan = own.resolve(&[probe(0)]).unwrap();
         assert!(plan.contract().keeps(Promise::Seed) && plan.draft().asked.is_empty());
+    }
+
+    #[test]
+    fn invariant_mode_on_gpus_names_the_backend() {
+        let mut own = draft(vec![with("a", all(), None)], 12);
+        own.experiment.distributed.invariant = true;
+        if let Some(Learn::Ppo(ppo)) = &mut own.experiment.learn {
+            ppo.norm_adv_over = crate::learn::AdvantageNormScope::World;
+        }
+        assert_eq!(own.resolve(&[probe(2)]).unwrap_err().key, "distributed.backend");
+        own.experiment.distributed.backend = BackendChoice::Tcp;
+        assert!(own.resolve(&[probe(2)]).is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rankdeck_proto::clock::wall_time;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::NetworkKind;
 use rankdeck_types::ids::RunId;
-use rankdeck_types::plan::{Plan, PlannedBackend, PlannedHost};
+use rankdeck_types::plan::{Plan, PlannedBackend, PlannedHost, block_share};
 use rankdeck_types::words::{clean, plural};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -366,6 +366,18 @@ pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
     for size in &plan.sizes {
         lines.push(format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
     }
+    if let Some(share) = block_share(&plan.experiment, 0, size).filter(|_| plan.is_builtin()) {
+        let worlds: Vec<String> = (1..=share.all)
+            .filter(|world| share.all.is_multiple_of(*world))
+            .map(|world| world.to_string())
+            .collect();
+        lines.push(format!(
+            "  invariant: same weights on {} ranks; per update, each rank computes {} one by one and sends {}",
+            worlds.join(", "),
+            plural(share.count as usize, "block"),
+            plural(share.nodes_per_rank(), "gradient"),
+        ));
+    }
     let policy = &plan.experiment.policy;
     let is_small = policy.network == NetworkKind::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
     if plan.is_builtin() && plan.backend() == PlannedBackend::Nccl && is_small {
@@ -385,6 +397,24 @@ mod tests {
     use rankdeck_config::{ExperimentSource, HostsSource};
     use rankdeck_types::cores::{CpuTopology, PhysicalCore};
     use rankdeck_types::experiment::CoreBinding;
+    use rankdeck_types::error::HintedError;
+    use rankdeck_types::plan::PlanDraft;
+
+    #[test]
+    fn plan_names_the_cost_of_invariant_mode() {
+        let text = include_str!("../../../../configs/cartpole_ppo_invariant.toml");
+        let invariant = |hosts: usize| {
+            let draft = PlanDraft { experiment: toml::from_str(text).unwrap(), ..draft(hosts) };
+            let lines = plan_lines(&draft.resolve(&[]).unwrap());
+            lines.into_iter().find(|line| line.contains("invariant:")).unwrap()
+        };
+        insta::assert_snapshot!([invariant(1), invariant(2), invariant(3)].join("\n"));
+        let plain =
+            text.replace("invariant = true", "invariant = false").replace("invariant_blocks = 12", "");
+        let draft = PlanDraft { experiment: toml::from_str(&plain).unwrap(), ..draft(2) };
+        let lines = plan_lines(&draft.resolve(&[]).unwrap());
+        assert!(lines.iter().all(|line| !line.contains("invariant:")), "{lines:?}");
+    }
 
     #[test]
     fn five_bad_hosts_of_a_hundred_give_five_lines() {
