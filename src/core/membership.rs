@@ -10,13 +10,16 @@
 
 use crate::end::RankEnd;
 use crate::limits::TimeLimits;
-use crate::model::{Model, RankLife, RankModel};
+use crate::model::{HostModel, Model, RankLife, RankModel, RunState};
 use crate::report::VerdictReport;
 use crate::run::FailedRank;
+use crate::session::RecordContext;
 use crate::watch::RecordedTime;
 use rankdeck_proto::message::{Exit, Membership};
 use rankdeck_types::exit::CANNOT_SHRINK;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp, WallTime};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::Plan;
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
@@ -92,7 +95,6 @@ pub struct MembershipChange {
     pub generation: Generation,
     /// By the clock of the agent, seconds since the epoch.
     pub time: WallTime,
-    #[serde(flatten)]
     pub change: Membership,
 }
 
@@ -106,7 +108,11 @@ pub struct MembershipModel {
     pub members: Vec<Rank>,
     /// Changes of all generations, oldest first, bounded.
     pub changes: VecDeque<MembershipChange>,
-    /// Members that a lost rank may be replaced at: `ADDRESS:PORT`; `None`: the store of the launch.
+    /// Changes since this console attached.
+    pub news: u32,
+    /// When the latest change of the present generation came, by the console's clock.
+    pub changed_at: Option<Timestamp>,
+    /// Where a lost rank joins again: `ADDRESS:PORT`.
     pub store: Option<String>,
     /// Ranks that have reported totals in the present generation, besides rank 0.
     pub reporters: BTreeSet<Rank>,
@@ -119,19 +125,22 @@ pub struct MembershipModel {
 impl MembershipModel {
     /// Another generation starts, with all ranks of its plan.
     pub(crate) fn begin_generation(&mut self) {
-        *self = MembershipModel { changes: std::mem::take(&mut self.changes), ..MembershipModel::default() };
+        let changes = std::mem::take(&mut self.changes);
+        *self = MembershipModel { changes, news: self.news, ..MembershipModel::default() };
     }
 
-    /// Takes over a change. Returns whether it is newer than what is known.
-    pub(crate) fn apply(&mut self, generation: Generation, time: WallTime, change: &Membership) -> bool {
+    /// Takes over a change that was recorded at `at` and comes `now`. Returns whether it is newer than what is known.
+    pub(crate) fn apply(&mut self, at: RecordContext, now: Timestamp, change: &Membership) -> bool {
         if change.epoch <= self.epoch || change.ranks.is_empty() {
             return false;
         }
-        self.epoch = change.epoch;
+        (self.epoch, self.changed_at) = (change.epoch, Some(now));
         self.members.clone_from(&change.ranks);
         self.store.clone_from(&change.store);
         self.reporters.extend(change.ranks.first());
         self.joining = self.joining.filter(|rank| !change.ranks.contains(rank));
+        self.news += u32::from(!at.past);
+        let (generation, time) = (at.generation, at.time);
         self.changes.push_back(MembershipChange { generation, time, change: change.clone() });
         if self.changes.len() > CHANGES {
             self.changes.pop_front();
@@ -161,10 +170,50 @@ impl Model {
         self.ranks.iter().filter(|rank| rank.lost).map(|rank| rank.rank).collect()
     }
 
+    /// Number of ranks that the run consists of now.
+    pub fn member_count(&self) -> usize {
+        self.ranks.iter().filter(|rank| !rank.lost).count()
+    }
+
     /// All ranks of a host are lost: the run continues without it.
     pub fn has_only_lost(&self, node: NodeRank) -> bool {
         let mut ranks = self.ranks.iter().filter(|rank| rank.node == node).peekable();
         ranks.peek().is_some() && ranks.all(|rank| rank.lost)
+    }
+
+    /// `rank 1 on bee lost: 3 of 4 ranks continue after iteration 12 (step 4,800), 200 steps lost, in 440ms`.
+    pub fn describe_change(&self, change: &Membership) -> String {
+        let members = format!("{} of {}", change.ranks.len(), words::plural(self.ranks.len(), "rank"));
+        let place = format!("iteration {} (step {})", change.iteration, words::count(change.steps));
+        let took = words::duration(change.seconds);
+        let steps = match change.steps_lost {
+            0 => "no step lost".to_owned(),
+            1 => "1 step lost".to_owned(),
+            steps => format!("{} steps lost", words::count(steps)),
+        };
+        let who = match (self.named_ranks(&change.lost), self.named_ranks(&change.joined)) {
+            (Some(lost), None) => format!("{lost} lost: "),
+            (Some(lost), Some(joined)) => format!("{lost} lost, {joined} joined: "),
+            (None, Some(joined)) => format!("{joined} joined again: "),
+            (None, None) => String::new(),
+        };
+        let steps = if change.lost.is_empty() { String::new() } else { format!(", {steps}") };
+        format!("{who}{members} continue after {place}{steps}, in {took}")
+    }
+
+    /// `rank 1 on bee`, `ranks 2,3`; `None` without any.
+    fn named_ranks(&self, ranks: &[Rank]) -> Option<String> {
+        match ranks {
+            [] => None,
+            [rank] => {
+                let host = self.ranks.get(rank.index()).map(|rank| rank.host.as_str()).unwrap_or_default();
+                Some(format!("rank {rank} on {host}"))
+            }
+            many => {
+                let numbers: Vec<u32> = many.iter().map(|rank| rank.0).collect();
+                Some(format!("ranks {}", words::ranges(&numbers)))
+            }
+        }
     }
 
     /// `3 of 4 ranks` while some are lost.
@@ -186,17 +235,19 @@ impl Model {
 
     /// Why a rank cannot join the running group now; `None`: it can.
     pub fn rejoin_obstacle(&self, rank: Rank) -> Option<&'static str> {
-        let shrinks = self.plan.as_ref().is_some_and(rankdeck_types::plan::Plan::shrinks);
+        let shrinks = self.plan.as_ref().is_some_and(Plan::shrinks);
         let found = self.ranks.get(rank.index());
         let host = found.and_then(|rank| self.hosts.get(rank.node.index()));
+        let is_connected = |host: &HostModel| matches!(host.link, LinkState::Ready { .. });
         match found {
             None => Some("unknown rank"),
             Some(_) if !shrinks => Some("the run does not continue without a rank"),
-            Some(_) if self.run.state != crate::model::RunState::Running => Some("the run is not running"),
+            Some(_) if self.run.state != RunState::Running => Some("the run is not running"),
             Some(found) if !found.lost => Some("the rank is not lost"),
             Some(found) if found.is_alive() => Some("its process is still there"),
             Some(_) if self.membership.joining.is_some() => Some("another rank is joining"),
-            Some(_) if !host.is_some_and(crate::model::HostModel::is_live) => Some("its host does not respond"),
+            Some(_) if self.membership.store.is_none() => Some("no member has reported where to join"),
+            Some(_) if !host.is_some_and(is_connected) => Some("its host does not respond"),
             Some(_) => None,
         }
     }
@@ -216,7 +267,15 @@ mod tests {
     const KILLED: Exit = Exit::Signal { signal: 9, out_of_memory: false };
 
     fn evidence(exit: &Exit) -> LossEvidence<'_> {
-        LossEvidence { shrinks: true, ending: false, member: true, joined: true, exit, usage: false, others: 1 }
+        LossEvidence {
+            shrinks: true,
+            ending: false,
+            member: true,
+            joined: true,
+            exit,
+            usage: false,
+            others: 1,
+        }
     }
 
     #[test]
@@ -268,11 +327,18 @@ mod tests {
     #[test]
     fn membership_changes_are_bounded_and_in_order() {
         let mut model = MembershipModel::default();
+        let at = RecordContext {
+            node: NodeRank(0),
+            generation: Generation(0),
+            time: 1.0,
+            past: false,
+            found: false,
+        };
         let change = |epoch| Membership { epoch, ranks: vec![Rank(1)], ..Membership::default() };
         for epoch in 1..=2 * CHANGES as u32 {
-            assert!(model.apply(Generation(0), 1.0, &change(epoch)));
+            assert!(model.apply(at, Timestamp(1), &change(epoch)));
         }
-        assert!(!model.apply(Generation(0), 1.0, &change(5)), "an old one");
+        assert!(!model.apply(at, Timestamp(2), &change(5)), "an old one");
         assert_eq!((model.changes.len(), model.epoch), (CHANGES, 2 * CHANGES as u32));
         assert_eq!((model.reporter(), model.has(Rank(0)), model.may_report(Rank(1))), (Rank(1), false, true));
         model.begin_generation();

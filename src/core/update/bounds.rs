@@ -140,6 +140,8 @@ fn cut_model(model: &mut Model) -> u64 {
         cut.text(NAME, &mut checkpoint.reason);
     }
     model.evals.iter_mut().for_each(|eval| cut.text(NAME, &mut eval.series));
+    model.membership.changes.iter_mut().for_each(|known| cut.membership(&mut known.change));
+    cut.list(LONG, &mut model.membership.members);
     if let Some(own) = &mut model.own {
         cut.text(NAME, &mut own.source);
         own.progress.iter_mut().for_each(|progress| cut.progress(&mut progress.shown));

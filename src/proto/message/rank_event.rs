@@ -204,7 +204,7 @@ pub struct Membership {
     pub lost: Vec<Rank>,
     /// Members that have joined, in rising order.
     pub joined: Vec<Rank>,
-    /// Iteration from which the members continue.
+    /// Last iteration that the members have in common; they continue after it.
     pub iteration: u64,
     /// Global environment steps at that place.
     pub steps: u64,
