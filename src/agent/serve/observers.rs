@@ -151,6 +151,7 @@ impl Observers {
             self.logs.follow(*rank, spec.generation, path, secrets.clone());
         }
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
+        self.events.reporters.borrow_mut().clear();
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
         if !has_metrics(spec) {
@@ -159,6 +160,11 @@ impl Observers {
         let metrics = &spec.plan.experiment.metrics;
         self.picker = Some(MetricExtractor::new(metrics));
         self.arbiter = Arbiter::new(Meanings::new(&metrics.names));
+    }
+
+    /// A rank starts again, and appends to its log.
+    pub fn reopen_log(&self, rank: Rank) {
+        self.logs.reopen(rank);
     }
 
     /// Ranks are about to start in `begin`, where relative paths of a script begin. Returns what cannot be

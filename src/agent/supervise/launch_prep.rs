@@ -73,6 +73,17 @@ pub(crate) struct PreparedHost {
     pub resumed: Option<Arc<OpenWatch>>,
     /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
+    /// Where a rank that starts again joins the group; `None`: it forms the group with all others.
+    pub join: Option<JoinPoint>,
+}
+
+/// Where a rank joins a running process group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinPoint {
+    /// Latest known change of the members.
+    pub epoch: u32,
+    /// `ADDRESS:PORT` of a member; `None`: the store of the launch.
+    pub store: Option<String>,
 }
 
 impl PreparedHost {
@@ -179,6 +190,10 @@ impl PreparedHost {
             own.push((HIDDEN, requested.names().collect::<Vec<_>>().join(",").into()));
         }
         own.extend(spec.resume_path().map(|resume| ("RANKDECK_RESUME", resume.into())));
+        if let Some(JoinPoint { epoch, store }) = &self.join {
+            own.push(("RANKDECK_JOIN", epoch.to_string().into()));
+            own.extend(store.iter().map(|store| ("RANKDECK_STORE", store.into())));
+        }
         let recorder = self.hook.iter().flat_map(|_| {
             hook::recorder_environment(&paths.generation_dir(*generation))
                 .map(|(name, value)| (name, value.into_os_string()))
@@ -275,7 +290,8 @@ pub(crate) fn prepare(
     {
         notices.push(format!("results of this run will not be listed: {error}"));
     }
-    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, notices })
+    let join = None;
+    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, notices, join })
 }
 
 /// Remembers where the ranks of a script work, and what is there.
