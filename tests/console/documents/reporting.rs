@@ -38,7 +38,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 /// Variables of a rank besides those of torchrun.
-const VARIABLES: [(&str, &str); 17] = [
+const VARIABLES: [(&str, &str); 19] = [
     ("RANKDECK_RUN", "name of the run"),
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
@@ -53,6 +53,11 @@ const VARIABLES: [(&str, &str); 17] = [
         "`cpu`, or `cuda:INDEX` among the visible GPUs. A rank on a MIG instance sees only that instance: `cuda:0`, with `LOCAL_RANK` 0",
     ),
     ("RANKDECK_RESUME", "checkpoint to resume from; set only if the generation resumes"),
+    (
+        "RANKDECK_JOIN",
+        "set only for a rank that joins a running group: the latest known change of its members",
+    ),
+    ("RANKDECK_STORE", "`ADDRESS:PORT` at which that rank joins"),
     ("RANKDECK_CHECK_COLLECTIVES", "`1` if every collective is compared across ranks before it starts"),
     ("RANKDECK_FINGERPRINTS", "`0` if `[watch] fingerprint_weights` is off"),
     ("RANKDECK_DRILL", "`1` in a run of [`rankdeck drill`](runs.md#drill)"),
