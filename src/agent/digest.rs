@@ -338,6 +338,7 @@ impl DigestBuilder {
             }
             RankEvent::Exception(_)
             | RankEvent::InnerRank(_)
+            | RankEvent::Membership(_)
             | RankEvent::Hello { .. }
             | RankEvent::Joined { .. }
             | RankEvent::Counters(_)
@@ -467,6 +468,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
         }
         RankEvent::Exception(_)
         | RankEvent::InnerRank(_)
+        | RankEvent::Membership(_)
         | RankEvent::Returned
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)

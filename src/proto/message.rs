@@ -23,7 +23,7 @@ pub use placement::{
 };
 pub use rank_event::{
     Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, InnerRank, LoggedHistogram,
-    LoggedImage, RankEvent, Returns,
+    LoggedImage, Membership, RankEvent, Returns,
 };
 pub use rankdeck_types::exit::Exit;
 pub use record::{

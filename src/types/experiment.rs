@@ -201,6 +201,18 @@ keys! {
         /// Devices per rank to split a `dqn` batch over, starting with the rank's own. Gradients are
         /// gathered on the first.
         data_parallel: u32 [Integer(1..=64)] = 1,
+        /// What happens to the other ranks if a rank of the built-in trainer dies.
+        on_rank_loss: OnRankLoss = OnRankLoss::Restart,
+    }
+}
+
+choices! {
+    /// What happens to the other ranks if one dies.
+    pub enum OnRankLoss {
+        /// They are stopped; the run ends, or restarts by `[restart]`.
+        Restart = "restart",
+        /// They form a smaller group and continue from their last common update.
+        Shrink = "shrink",
     }
 }
 

@@ -19,7 +19,7 @@ use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CheckpointReply, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage,
-    PageSample, RankEvent, RankSample, RecordEvent, RunResults, Survivor, Work,
+    Membership, PageSample, RankEvent, RankSample, RecordEvent, RunResults, Survivor, Work,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use rankdeck_proto::progress_bar::ShownProgress;
@@ -383,6 +383,7 @@ impl Truncator {
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
             RankEvent::Exception(exception) => self.exception(exception),
             RankEvent::InnerRank(inner) => self.texts(NAME, [&mut inner.backend, &mut inner.at]),
+            RankEvent::Membership(change) => self.membership(change),
             RankEvent::Hello { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
@@ -392,6 +393,13 @@ impl Truncator {
             | RankEvent::Frame(_)
             | RankEvent::Unknown => {}
         }
+    }
+
+    fn membership(&mut self, change: &mut Membership) {
+        for ranks in [&mut change.ranks, &mut change.lost, &mut change.joined] {
+            self.list(LONG, ranks);
+        }
+        change.store.iter_mut().for_each(|address| self.text(NAME, address));
     }
 
     fn sample(&mut self, sample: &mut HostSample) {

@@ -4,7 +4,7 @@ use super::{check_parts, read, repository, table};
 use crate::support::{Bench, Console};
 use rankdeck_proto::message::{
     Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, InnerRank, LoggedHistogram,
-    LoggedImage, RankEvent,
+    LoggedImage, Membership, RankEvent,
 };
 use rankdeck_types::ids::{Generation, Rank};
 use serde_json::{Value, json};
@@ -212,6 +212,7 @@ fn events() -> Vec<RankEvent> {
             ..Exception::default()
         }),
         RankEvent::InnerRank(InnerRank::default()),
+        RankEvent::Membership(Membership { store: Some(String::new()), ..Membership::default() }),
         RankEvent::Survived,
         RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
@@ -239,6 +240,9 @@ fn sender(event: &RankEvent) -> &'static str {
         RankEvent::InnerRank(_) => {
             "a process below the rank that calls `init_process_group` for a group of its own; in Python, the hook sends it"
         }
+        RankEvent::Membership(_) => {
+            "the lowest rank of the built-in trainer, when ranks were lost (`on_rank_loss = \"shrink\"`) or have joined"
+        }
         RankEvent::Survived => {
             "a rank that continues after its `exception` (a shell started another program); in Python, the hook sends it"
         }
@@ -251,7 +255,7 @@ fn sender(event: &RankEvent) -> &'static str {
 }
 
 /// Notes on fields, by kind.
-const NOTES: [(&str, &str, &str); 24] = [
+const NOTES: [(&str, &str, &str); 27] = [
     ("scalars", "values", "name to number"),
     ("scalars", "not_finite", "optional: name to number of values that were not finite"),
     ("histogram", "edges", "bin borders, ascending"),
@@ -279,6 +283,9 @@ const NOTES: [(&str, &str, &str); 24] = [
     ("inner_rank", "rank", "number or null"),
     ("inner_rank", "world_size", "number or null"),
     ("inner_rank", "at", "`FILE:LINE`"),
+    ("membership", "ranks", "the members from now on"),
+    ("membership", "steps_lost", "global steps that the totals do not contain any more"),
+    ("membership", "store", "optional: `ADDRESS:PORT` at which a rank may join from now on"),
     ("finished", "reason", "`stop_value`, `budget` or `stopped`"),
 ];
 
