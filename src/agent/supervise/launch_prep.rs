@@ -74,7 +74,7 @@ pub(crate) struct PreparedHost {
     /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
     /// Where a rank that starts again joins the group; `None`: it forms the group with all others.
-    pub join: Option<JoinPoint>,
+    join: Option<JoinPoint>,
 }
 
 /// Where a rank joins a running process group.
@@ -87,6 +87,11 @@ pub(crate) struct JoinPoint {
 }
 
 impl PreparedHost {
+    /// The same for a rank that joins the running group.
+    pub fn joining(self, join: JoinPoint) -> PreparedHost {
+        PreparedHost { join: Some(join), ..self }
+    }
+
     /// What to start for one rank, or why nothing can be started. `inherited` is the agent's own environment.
     pub fn command(
         &self,

@@ -241,8 +241,8 @@ impl Supervisor {
         let running_scans = self.running_scans.clone();
         spawn_blocking(move || {
             running_scans.wait();
-            let prepared = launch_prep::prepare(facts, &spec, private)
-                .map(|host| Box::new(PreparedHost { join: Some(join), ..host }));
+            let prepared =
+                launch_prep::prepare(facts, &spec, private).map(|host| Box::new(host.joining(join)));
             let _ = outcomes.blocking_send(TaskResult::PreparedAgain(spec, rank, prepared));
         });
     }
