@@ -467,6 +467,7 @@ mod tests {
             },
             resumed: None,
             notices: Vec::new(),
+            join: None,
         }
     }
 
