@@ -14,6 +14,7 @@ use rankdeck_proto::regular;
 use rankdeck_proto::run_entry::{NodeDigest, NodeProgress, RankFailure, SavedCheckpoint};
 use rankdeck_proto::trust;
 use rankdeck_types::code::Code;
+use rankdeck_types::exit::CANNOT_SHRINK;
 use rankdeck_types::hidden;
 use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::meaning::{Meaning, Meanings};
@@ -26,7 +27,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Grows whenever a digest is made in another way.
-const FORM: u32 = 7;
+const FORM: u32 = 8;
 /// Longest record that is read.
 const RECORD_BYTES: u64 = 8 << 20;
 /// Most checkpoints that are known by their paths.
@@ -137,6 +138,8 @@ struct DigestBuilder {
     raised: BTreeSet<Rank>,
     /// Ranks whose main program has returned: a crash of the interpreter after that does not count as a failure.
     returned: BTreeSet<Rank>,
+    /// Ranks that have been in the process group; `None`: the death of one ends the generation for all.
+    joined: Option<BTreeSet<Rank>>,
     /// When the latest record of the present generation was written.
     last: f64,
     /// Checkpoints by their paths, the latest of each, and the generations that wrote them.
@@ -275,6 +278,7 @@ impl DigestBuilder {
                 self.own.clear();
                 self.raised.clear();
                 self.returned.clear();
+                self.joined = spec.plan.shrinks().then(BTreeSet::new);
                 return;
             }
             RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
@@ -314,6 +318,12 @@ impl DigestBuilder {
                 }
             }
             RecordEvent::Results { results } => digest.results = Some((**results).clone()),
+            RecordEvent::RankSpawned { rank, .. } if present && self.digest.lost.contains(rank) => {
+                // It joins again, once the others have taken it.
+                self.digest.exits = self.digest.exits.saturating_sub(1);
+                self.digest.proved = false;
+                self.digest.since.get_or_insert(record.time);
+            }
             RecordEvent::RankSpawned { .. }
             | RecordEvent::RankExited { .. }
             | RecordEvent::Signalled { .. }
@@ -333,6 +343,13 @@ impl DigestBuilder {
     fn exited(&mut self, time: f64, rank: Rank, exit: &Exit, last_lines: &[String], stopping: bool) {
         let digest = &mut self.digest;
         digest.exits += 1;
+        let was_member = self.joined.as_mut().is_some_and(|joined| joined.remove(&rank));
+        let gives_up = matches!(exit, Exit::Code { code: 0 | CANNOT_SHRINK });
+        if !stopping && (was_member && !gives_up || digest.lost.contains(&rank)) {
+            digest.lost.insert(rank);
+            digest.failure = digest.failure.take().filter(|failure| failure.rank != rank);
+            return;
+        }
         let raised = self.raised.remove(&rank) && !stopping;
         let only_left = self.returned.remove(&rank) && exit.reports_crash();
         if (exit.is_success() || only_left) && !raised {
@@ -358,10 +375,17 @@ impl DigestBuilder {
             RankEvent::Returned => {
                 self.returned.insert(rank);
             }
+            RankEvent::Joined { .. } => self.joined.iter_mut().for_each(|joined| {
+                joined.insert(rank);
+            }),
+            RankEvent::Membership(change) => {
+                let lost = &mut self.digest.lost;
+                lost.extend(&change.lost);
+                lost.retain(|rank| !change.ranks.contains(rank));
+            }
             RankEvent::Exception(_)
             | RankEvent::InnerRank(_)
             | RankEvent::Hello { .. }
-            | RankEvent::Joined { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
             | RankEvent::Scalars { .. }
@@ -489,6 +513,7 @@ fn apply_event(digest: &mut NodeDigest, record: &Record, rank: Rank, event: &Ran
         }
         RankEvent::Exception(_)
         | RankEvent::InnerRank(_)
+        | RankEvent::Membership(_)
         | RankEvent::Returned
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)

@@ -549,6 +549,11 @@ impl Driver {
 impl Driver {
     /// Sends a command of the core to a link; adds the unrecorded part of a launch (SECRET-1).
     fn send(&mut self, node: NodeRank, mut command: LinkCommand) {
+        if let LinkCommand::Send(ConsoleMessage::Rejoin { generation, private, .. }) = &mut command
+            && let Some(plan) = &self.core.model().plan
+        {
+            *private = self.secrets.known(*generation, plan, node);
+        }
         if let LinkCommand::Send(ConsoleMessage::Launch { spec, private, .. }) = &mut command {
             match self.secrets.private(spec) {
                 Ok(own) => *private = own,

@@ -111,6 +111,14 @@ pub(crate) enum ExitCondition {
         /// For the wait for hosts, before the request and after it.
         limits: WaitLimits,
     },
+    /// Have a lost rank start again, and exit once it has joined the others.
+    Add {
+        rank: Rank,
+        /// Whether that was requested.
+        requested: bool,
+        /// For the wait for hosts, before the request and after it.
+        limits: WaitLimits,
+    },
     /// Restart the run and exit once the new generation is up.
     Restart {
         /// The checkpoint to restart from.
@@ -158,6 +166,11 @@ impl ExitCondition {
     /// For `rankdeck stop`.
     pub(crate) fn stop(mode: StopMode) -> ExitCondition {
         ExitCondition::Stop { mode, requested: false, limits: WaitLimits::default() }
+    }
+
+    /// For `rankdeck add`.
+    pub(crate) fn add(rank: Rank) -> ExitCondition {
+        ExitCondition::Add { rank, requested: false, limits: WaitLimits::default() }
     }
 
     /// For `rankdeck restart`.
@@ -210,6 +223,7 @@ impl ExitCondition {
         match self {
             ExitCondition::Query { .. }
             | ExitCondition::Stop { requested: false, .. }
+            | ExitCondition::Add { requested: false, .. }
             | ExitCondition::Restart { requested: None, .. } => true,
             // Later, all ranks are stopped, and the next generation waits for its hosts.
             ExitCondition::Restart { requested: Some(_), .. } => {
@@ -241,7 +255,10 @@ impl ExitCondition {
             ExitCondition::Restart { requested: Some(_), .. } => {
                 model.run.restart_awaits.iter().map(String::as_str).collect()
             }
-            ExitCondition::Stop { requested: false, limits, .. } if limits.is_long(now) => {
+            ExitCondition::Stop { requested: false, limits, .. }
+            | ExitCondition::Add { requested: false, limits, .. }
+                if limits.is_long(now) =>
+            {
                 silent(model, none).map(|host| host.name.as_str()).collect()
             }
             ExitCondition::Stop { requested: true, limits, .. } if limits.unreachable.0.is_some() => {
@@ -298,6 +315,36 @@ impl ExitCondition {
                     ExitStep::GiveUp
                 } else {
                     ExitStep::Wait
+                }
+            }
+            ExitCondition::Add { rank, requested: false, limits } => {
+                // Hosts without which the run continues need not answer, unless it is the rank's own.
+                let rank = *rank;
+                let own = model.ranks.get(rank.index()).map(|rank| rank.node);
+                let is_left =
+                    |host: &&HostModel| Some(host.node_rank) != own && model.has_only_lost(host.node_rank);
+                let left: Vec<String> =
+                    model.hosts.iter().filter(is_left).map(|host| host.name.clone()).collect();
+                let settled = !matches!(model.run.state, RunState::Connecting | RunState::Launching);
+                match limits.answers(now, model, &left, settled) {
+                    HostResponses::Missing => ExitStep::Wait,
+                    HostResponses::Late => ExitStep::GiveUp,
+                    HostResponses::All => {
+                        *self = ExitCondition::Add { rank, requested: true, limits: WaitLimits::default() };
+                        ExitStep::Do(Event::RejoinRequested { rank })
+                    }
+                }
+            }
+            ExitCondition::Add { rank, requested: true, limits } => {
+                if model.membership.refused.is_some() {
+                    return ExitStep::GiveUp;
+                }
+                if !is_lost(model, *rank) {
+                    return self.leave();
+                }
+                match limits.all.is_over(true, now, start_ms(model)) {
+                    true => ExitStep::GiveUp,
+                    false => ExitStep::Wait,
                 }
             }
             ExitCondition::Restart { .. } => self.step_restart(now, model),
@@ -380,9 +427,15 @@ impl ExitCondition {
             ExitCondition::Detach(limits)
             | ExitCondition::Query { limits, .. }
             | ExitCondition::Stop { limits, .. }
+            | ExitCondition::Add { limits, .. }
             | ExitCondition::Restart { limits, .. } => limits.ends(),
         }
     }
+}
+
+/// Whether the others continue without the rank.
+pub(crate) fn is_lost(model: &Model, rank: Rank) -> bool {
+    model.ranks.get(rank.index()).is_some_and(|rank| rank.lost)
 }
 
 /// Whether every rank is in the process group; a program that does not report it counts by its processes.
@@ -403,7 +456,8 @@ pub(crate) fn ranks_not_up(model: &Model) -> Vec<Rank> {
         RankLife::Exited(_) => rank.ended_well(),
         RankLife::Pending | RankLife::Spawned | RankLife::Joined => false,
     };
-    let not_up = model.ranks.iter().filter(|rank| !is_rank_up(model, rank) && !has_ended_well(rank));
+    let members = model.ranks.iter().filter(|rank| !rank.lost);
+    let not_up = members.filter(|rank| !is_rank_up(model, rank) && !has_ended_well(rank));
     not_up.map(|rank| rank.rank).collect()
 }
 
@@ -579,6 +633,24 @@ mod tests {
         assert_eq!(late.step(Timestamp(5 + REQUEST_MS), &at), ExitStep::GiveUp);
         at.run.state = RunState::Over;
         assert_eq!(exit_condition.step(Timestamp(6), &at), ExitStep::Do(Event::restart(None)));
+    }
+
+    #[test]
+    fn add_exits_when_the_rank_has_joined() {
+        let dead = RankLife::Exited(Exit::Code { code: 1 });
+        let mut at = model(RunState::Running, &[RankLife::Joined, dead]);
+        at.ranks[1].lost = true;
+        let mut exit_condition = ExitCondition::add(Rank(1));
+        assert!(exit_condition.is_unrequested(&at));
+        let order = ExitStep::Do(Event::RejoinRequested { rank: Rank(1) });
+        assert_eq!(exit_condition.step(Timestamp(0), &at), order);
+        assert_eq!(exit_condition.step(Timestamp(1), &at), ExitStep::Wait);
+        let mut late = exit_condition.clone();
+        assert_eq!(late.step(Timestamp(1 + start_ms(&at)), &at), ExitStep::GiveUp);
+        at.membership.refused = Some("its host does not respond".into());
+        assert_eq!(exit_condition.clone().step(Timestamp(2), &at), ExitStep::GiveUp);
+        (at.membership.refused, at.ranks[1].lost) = (None, false);
+        assert_eq!(exit_condition.step(Timestamp(3), &at), ExitStep::Do(Event::DetachRequested));
     }
 
     #[test]

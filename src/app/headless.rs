@@ -110,6 +110,7 @@ impl Printer {
                 ReportBody::RunStarted { .. }
                     | ReportBody::Verdict(_)
                     | ReportBody::Restart { .. }
+                    | ReportBody::Membership { .. }
                     | ReportBody::RunFinished { .. }
             );
         }
@@ -358,6 +359,10 @@ pub(crate) fn plain(report: &Report, model: &Model) -> Vec<OutputLine> {
             out(format!("{} dropped: stdout was not read", plural(*lines as usize, "line")))
         }
         ReportBody::Restart { .. } => out(restart(&report.body).unwrap_or_default()),
+        ReportBody::Membership { .. } => {
+            let latest = model.membership.changes.back();
+            latest.map_or_else(Vec::new, |latest| out(model.describe_change(&latest.change)))
+        }
         ReportBody::RunFinished { .. } => {
             let lines = finished(&report.body, model).unwrap_or_default();
             let last = |text: String| OutputLine::Last(format!("{at}  {}", text.trim_end()));

@@ -66,6 +66,11 @@ impl Notifier {
             ReportBody::Verdict(verdict) if verdict.severity == Severity::Red => {
                 NotifyEvent::Verdict(verdict.reason.clone())
             }
+            ReportBody::Membership { ranks, lost, world_size, .. } if !lost.is_empty() => {
+                let lost: Vec<u32> = lost.iter().map(|rank| rank.0).collect();
+                let (lost, left) = (words::ranges(&lost), ranks.len());
+                NotifyEvent::Verdict(format!("lost rank {lost}; {left} of {world_size} ranks continue"))
+            }
             ReportBody::Eval { return_mean, env_step, .. } => {
                 NotifyEvent::Evaluation { return_mean: *return_mean, env_step: *env_step }
             }

@@ -13,7 +13,7 @@ use rankdeck_proto::message::{AwayNotices, LaunchSecrets, LaunchSpec};
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::Generation;
+use rankdeck_types::ids::{Generation, NodeRank};
 use rankdeck_types::plan::{Plan, PlannedHost};
 use rankdeck_types::ui::Notify;
 use rankdeck_types::variables::{PassedVariables, RequestedVariables};
@@ -108,6 +108,19 @@ impl GenerationSecrets {
         let away = self.away.clone().filter(|_| first);
         let work = self.work.clone();
         Ok(LaunchSecrets { secret, variables: variables.unwrap_or_default(), away, work })
+    }
+
+    /// Returns the private part for a rank of a host that joins a running generation: what this console has of it, if it
+    /// has launched the generation.
+    pub(crate) fn known(&self, generation: Generation, plan: &Plan, node: NodeRank) -> LaunchSecrets {
+        let latest = self.latest.as_ref().filter(|(known, _)| *known == generation);
+        let Some((_, secret)) = latest else { return LaunchSecrets::default() };
+        let launch = plan.experiment.filled_launch();
+        let planned = plan.hosts.get(node.index());
+        let requested = planned.map(|planned| RequestedVariables::new(&launch, &planned.host));
+        let variables = requested.map(|requested| requested.fill(&|name| self.consent.value(name)).0);
+        let (variables, work) = (variables.unwrap_or_default(), self.work.clone());
+        LaunchSecrets { secret: Some(secret.clone()), variables, away: None, work }
     }
 
     /// Returns the secret of a generation, the same for all hosts and every time that its launch is sent
@@ -209,7 +222,7 @@ pub(crate) fn values(experiment: &Experiment, host: &Host) -> (PassedVariables, 
 mod tests {
     use super::*;
     use rankdeck_core::{Core, Goal};
-    use rankdeck_types::ids::{LocalRank, NodeRank, Rank, RunId, Timestamp};
+    use rankdeck_types::ids::{LocalRank, Rank, RunId, Timestamp};
     use rankdeck_types::plan::PlannedRank;
 
     #[test]

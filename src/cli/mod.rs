@@ -20,7 +20,7 @@ use args::{Cli, CliCommand};
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use commands::{
-    check, compare, consoles, diff, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps,
+    add, check, compare, consoles, diff, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps,
     push, remove, report, restart, run, sbatch, schema, status, stop,
 };
 use rankdeck_config::HostsSource;
@@ -142,6 +142,7 @@ async fn dispatch_async(mut cli: Cli) -> Result<u8, Failure> {
         CliCommand::Stop(args) => stop::stop(hosts, args).await,
         CliCommand::Kill(args) => stop::stop(hosts, args::StopArgs { kill: true, ..args }).await,
         CliCommand::Restart(args) => restart::restart(hosts, args).await,
+        CliCommand::Add(args) => add::add(hosts, args).await,
         CliCommand::Wait(args) => status::wait(hosts, args).await,
         CliCommand::Ps(args) => ps::ps(hosts, listed, args).await,
         CliCommand::Gpus(args) => gpus::gpus(hosts, args).await,

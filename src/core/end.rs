@@ -34,6 +34,8 @@ pub enum RankEnd {
     Failed,
     /// It failed because of another rank.
     Secondary,
+    /// It died, and the others continue without it.
+    Lost,
 }
 
 impl RankEnd {

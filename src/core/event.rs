@@ -108,6 +108,8 @@ pub enum Event {
     InspectRequested { rank: Rank },
     /// The user resumes a rank that a signal has stopped.
     ContinueRequested { rank: Rank },
+    /// The user requests that a lost rank joins the running process group again.
+    RejoinRequested { rank: Rank },
     /// The user requests the environment of one process of a host, or a signal to it.
     #[serde(rename = "reach_requested")]
     ProcessActionRequested { node: NodeRank, process: ProcessName, action: ProcessAction },

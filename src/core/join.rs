@@ -6,6 +6,8 @@
 //!   order.
 //! - JOIN-2: the table is bounded; what never met is counted.
 //! - JOIN-3: counters of ranks that all-reduce none are added up, and reported as a sum.
+//! - JOIN-4: from the iteration on at which members were lost or joined, an iteration is complete with the counters of
+//!   the members.
 
 use rankdeck_proto::message::{Counters, Returns};
 use rankdeck_types::ids::{Rank, WallTime};
@@ -27,6 +29,8 @@ pub(crate) struct JoinedIteration {
     pub sum: Counters,
     /// In rank order.
     pub own: Vec<Counters>,
+    /// The ranks of these, if not all of the plan.
+    pub members: Option<Vec<Rank>>,
     /// Integers are equal; durations within 1e-6 of each other.
     pub consistent: bool,
     /// Global steps per second at these totals; `None` before they are measured.
@@ -50,6 +54,9 @@ pub(crate) struct TotalsMatcher {
     rows: BTreeMap<u64, PendingIteration>,
     done: Option<u64>,
     dropped: u64,
+    /// The members, if not all ranks, and the iteration from which on they are.
+    #[serde(default)]
+    members: Option<(Vec<Rank>, u64)>,
 }
 
 impl TotalsMatcher {
@@ -63,13 +70,36 @@ impl TotalsMatcher {
         std::mem::take(&mut self.dropped)
     }
 
+    /// The members have changed at an iteration (JOIN-4). Returns the latest iteration that is complete with them.
+    pub fn reform(&mut self, members: &[Rank], iteration: u64) -> Option<JoinedIteration> {
+        self.members = Some((members.to_vec(), iteration));
+        // What the ranks have gone back behind is repeated.
+        if self.done.is_some_and(|done| done >= iteration) {
+            self.done = iteration.checked_sub(1);
+        }
+        for row in self.rows.range_mut(iteration..).map(|(_, row)| row) {
+            let is_missing = |rank: &&Rank| row.own.get(rank.index()).is_none_or(Option::is_none);
+            row.missing = members.iter().filter(is_missing).count();
+        }
+        let complete = |(_, row): &(&u64, &PendingIteration)| row.missing == 0 && row.totals.is_some();
+        let latest = self.rows.range(iteration..).rev().find(complete).map(|(train_iter, _)| *train_iter)?;
+        self.complete(latest)
+    }
+
     /// A rank's own counters.
     pub fn own(&mut self, rank: Rank, counters: Counters) -> Option<JoinedIteration> {
+        let is_member = self.members_at(counters.train_iter).is_none_or(|members| members.contains(&rank));
         let row = self.row(counters.train_iter)?;
-        if row.own.get_mut(rank.index())?.replace(counters).is_none() {
+        if row.own.get_mut(rank.index())?.replace(counters).is_none() && is_member {
             row.missing = row.missing.saturating_sub(1);
         }
         self.complete(counters.train_iter)
+    }
+
+    /// The members of an iteration; `None`: all ranks.
+    fn members_at(&self, train_iter: u64) -> Option<&[Rank]> {
+        let (members, since) = self.members.as_ref()?;
+        (train_iter >= *since).then_some(members.as_slice())
     }
 
     /// The all-reduced totals, with the global rate at that moment.
@@ -93,24 +123,26 @@ impl TotalsMatcher {
             self.dropped += 1;
         }
         let world_size = self.world_size;
-        Some(self.rows.entry(train_iter).or_insert_with(|| PendingIteration {
-            own: vec![None; world_size],
-            missing: world_size,
-            totals: None,
-        }))
+        let missing = self.members_at(train_iter).map_or(world_size, <[Rank]>::len);
+        let new = || PendingIteration { own: vec![None; world_size], missing, totals: None };
+        Some(self.rows.entry(train_iter).or_insert_with(new))
     }
 
     fn complete(&mut self, train_iter: u64) -> Option<JoinedIteration> {
         let row = self.rows.get(&train_iter).filter(|row| row.missing == 0)?;
         let (totals, time, steps_per_s) = row.totals?;
-        let own: Vec<Counters> = row.own.iter().copied().collect::<Option<_>>()?;
+        let members = self.members_at(train_iter).map(<[Rank]>::to_vec);
+        let own: Vec<Counters> = match &members {
+            Some(members) => members.iter().map(|rank| *row.own.get(rank.index())?).collect::<Option<_>>()?,
+            None => row.own.iter().copied().collect::<Option<_>>()?,
+        };
         let later = self.rows.split_off(&(train_iter.saturating_add(1)));
         self.dropped += (self.rows.len() as u64).saturating_sub(1);
         self.rows = later;
         self.done = Some(train_iter);
         let sum = sum(train_iter, &own);
         let consistent = agree(&totals, &sum);
-        Some(JoinedIteration { totals, time, sum, own, consistent, steps_per_s, reduced: true })
+        Some(JoinedIteration { totals, time, sum, own, members, consistent, steps_per_s, reduced: true })
     }
 }
 
@@ -192,6 +224,44 @@ mod tests {
         assert!(joined.consistent);
         assert_eq!(joined.sum.env_step, 30);
         assert_eq!(join.own(Rank(0), at(5, 20)), None, "a finished iteration is not joined again");
+    }
+
+    #[test]
+    fn join_4_members_complete_an_iteration_after_a_loss() {
+        let mut join = TotalsMatcher::new(3);
+        for rank in [0, 1, 2] {
+            join.own(Rank(rank), at(4, 10));
+        }
+        assert!(join.totals(at(4, 30), 1.0, None).is_some());
+        // They come before the report of the loss.
+        join.own(Rank(0), at(5, 25));
+        join.own(Rank(2), at(5, 15));
+        assert_eq!(join.totals(at(5, 40), 2.0, None), None);
+        let joined = join.reform(&[Rank(0), Rank(2)], 5).unwrap();
+        assert_eq!((joined.consistent, joined.own.len()), (true, 2));
+        assert_eq!(joined.members, Some(vec![Rank(0), Rank(2)]));
+        join.own(Rank(0), at(6, 30));
+        join.own(Rank(1), at(6, 99));
+        join.own(Rank(2), at(6, 20));
+        let joined = join.totals(at(6, 50), 3.0, None).unwrap();
+        assert_eq!((joined.consistent, joined.sum.env_step), (true, 50), "a lost rank does not count");
+        assert_eq!(join.reform(&[Rank(0), Rank(1), Rank(2)], 7), None);
+        for rank in [0, 1, 2] {
+            join.own(Rank(rank), at(7, 20));
+        }
+        assert!(join.totals(at(7, 60), 4.0, None).is_some_and(|joined| joined.own.len() == 3));
+    }
+
+    #[test]
+    fn join_4_repeated_iteration_is_joined_again() {
+        let mut join = TotalsMatcher::new(2);
+        for rank in [0, 1] {
+            join.own(Rank(rank), at(8, 10));
+        }
+        assert!(join.totals(at(8, 20), 1.0, None).is_some());
+        assert_eq!(join.reform(&[Rank(0)], 8), None);
+        join.own(Rank(0), at(8, 14));
+        assert!(join.totals(at(8, 14), 2.0, None).is_some_and(|joined| joined.consistent));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod host;
 mod join;
 pub mod launch_size;
 mod limits;
+pub mod membership;
 pub mod model;
 pub mod origin;
 mod placement;

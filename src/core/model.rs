@@ -23,6 +23,7 @@ pub use queries::{
 use crate::card::RankEvidence;
 use crate::end::RankEnd;
 use crate::host::{HostMachine, HostStage};
+use crate::membership::MembershipModel;
 use crate::report::{
     FirstFailure, RankProgress, ResultsReport, RunOutcome, Severity, VerdictKind, VerdictReport,
 };
@@ -68,6 +69,9 @@ pub struct Model {
     /// figure here, and in charts behind the present line ([`Series::past`]).
     #[serde(default)]
     pub lineage: Lineage,
+    /// The members of the process group, where ranks may be lost.
+    #[serde(default)]
+    pub membership: MembershipModel,
     /// Evaluations of the present line of training, oldest first.
     pub evals: VecDeque<Evaluation>,
     /// Checkpoints of the present line of training, oldest first. The last one is the latest that ranks have
@@ -490,6 +494,8 @@ pub enum ChartMarkKind {
     Verdict(VerdictKind, Severity),
     /// A checkpoint is complete.
     Checkpoint,
+    /// Ranks were lost, or have joined again.
+    Membership { members: u32, world: u32 },
 }
 
 /// One line of the events pane.
@@ -825,6 +831,9 @@ pub struct RankModel {
     /// How it ended.
     #[serde(default)]
     pub end: Option<RankEnd>,
+    /// The others continue without it, or are forming a group without it.
+    #[serde(default)]
+    pub lost: bool,
     /// The latest signal that a console had sent to it in this generation.
     #[serde(default)]
     pub signalled: Option<SentSignal>,
@@ -874,6 +883,7 @@ impl RankModel {
             returned: false,
             inner: Vec::new(),
             end: None,
+            lost: false,
             signalled: None,
             inspection: None,
             log: LogRing::default(),

@@ -448,6 +448,12 @@ reasons! {
         [Usual SILENT],
         [LOG_IN, RECONNECTS];
 
+    /// The rank died or does not respond, and the others continue without it (`distributed.on_rank_loss =
+    /// "shrink"`). The totals of the run go on from their last common update.
+    RankLost = "rank_lost", Lost, Amber, Never,
+        [Usual "{who} {ended}; {after}"],
+        [LOG, advice("start it again; it joins the running group", "rankdeck add {run} --rank {rank}")];
+
     /// A signal such as SIGSTOP suspended the process. The kernel reports process state T.
     Stopped = "stopped", Frozen, Red, Held,
         [Usual HELD],

@@ -263,6 +263,27 @@ pub enum ReportBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_failure: Option<FirstFailure>,
     },
+    /// The process group has other members: ranks were lost, or have joined again.
+    Membership {
+        /// Changes since the launch of the generation, this one included.
+        epoch: u32,
+        /// The members from now on.
+        ranks: Vec<Rank>,
+        /// Former members that are gone.
+        lost: Vec<Rank>,
+        /// Members that have joined.
+        joined: Vec<Rank>,
+        /// Ranks of the plan.
+        world_size: u32,
+        /// Iteration after which they continue.
+        train_iter: u64,
+        /// Global environment steps at that place.
+        env_step: u64,
+        /// Global environment steps that the totals do not contain any more.
+        steps_lost: u64,
+        /// Seconds from the notice of the change to the new group.
+        seconds: f64,
+    },
     /// The run is over.
     RunFinished {
         /// How it ended.

@@ -10,6 +10,7 @@
 
 use crate::end::{self, RunEvidence};
 use crate::event::StopSource;
+use crate::membership::PendingLoss;
 use crate::update::{NamedCheckpoint, PlacedCheckpoint};
 use crate::work::FoundFile;
 use rankdeck_proto::message::{FinishReason, RunEnd, StopMode};
@@ -242,6 +243,9 @@ pub(crate) struct EndFacts {
     /// What is odd about the end, though no failure.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Ranks that died, until the others have confirmed that they continue.
+    #[serde(default)]
+    pub losses: Vec<PendingLoss>,
 }
 
 /// A restart that was requested and waits for hosts. Meanwhile, the run continues unchanged.

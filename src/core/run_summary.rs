@@ -13,7 +13,7 @@ use rankdeck_proto::message::{Evaluation, FinishReason, RunEnd, RunOutcome, Work
 use rankdeck_proto::progress_bar::ShownProgress;
 use rankdeck_proto::run_entry::{HostRunState, NodeDigest, RankFailure, RunEntry, SavedCheckpoint};
 use rankdeck_types::hidden;
-use rankdeck_types::ids::{Generation, Timestamp, WallTime};
+use rankdeck_types::ids::{Generation, Rank, Timestamp, WallTime};
 use rankdeck_types::meaning::Meaning;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -72,6 +72,9 @@ pub struct RunSummary {
     pub generation: Generation,
     /// Ranks of it.
     pub world_size: u32,
+    /// Those without which it continues, in rising order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Rank>,
     pub gpus: u32,
     /// Names of all hosts that it ever had, in node_rank order.
     pub hosts: Vec<String>,
@@ -134,6 +137,7 @@ impl RunSummary {
             duration_s: model.run.elapsed_ms(at).unwrap_or(model.run.head_start_ms) as f64 / 1000.0,
             generation: model.run.generation,
             world_size: model.ranks.len() as u32,
+            lost: model.lost_ranks(),
             gpus: model.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
             hosts: model.hosts.iter().map(|host| host.name.clone()).collect(),
             members: model.member_names(),
@@ -182,6 +186,7 @@ impl RunSummary {
             Some(FoundEnding::Open) | None => (None, false),
         };
         let began = parts.iter().map(|part| part.started).filter(|started| *started > 0.0);
+        let lost: BTreeSet<Rank> = latest.iter().flat_map(|part| part.digest.lost.iter().copied()).collect();
         RunSummary {
             outcome: ending.as_ref().map(|ending| ending.outcome),
             exit_code: ending.as_ref().map(|ending| ending.exit_code),
@@ -224,6 +229,7 @@ impl RunSummary {
             duration_s: digests().map(|digest| duration(digest, now)).fold(0.0, f64::max),
             generation,
             world_size: latest.iter().map(|part| part.world_size).max().unwrap_or(0),
+            lost: lost.into_iter().collect(),
             gpus: latest.iter().map(|part| part.digest.gpus).max().unwrap_or(0),
             hosts,
             members,

@@ -391,6 +391,11 @@ impl Cluster {
                     self.record(node, RecordEvent::RankSpawned { rank, local_rank, pid: 1000 + rank.0 });
                 }
             }
+            ConsoleMessage::Rejoin { rank, .. } => {
+                self.agents[node].samples.insert(rank.0, rank_sample(rank.0));
+                let local_rank = LocalRank(rank.0 % 2);
+                self.record(node, RecordEvent::RankSpawned { rank, local_rank, pid: 2000 + rank.0 });
+            }
             ConsoleMessage::Stop { mode, ends, .. } => {
                 self.record(node, RecordEvent::StopOrdered { mode, by: "console".into(), ends });
                 if self.agents[node].spec.is_none() {

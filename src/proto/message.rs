@@ -23,7 +23,7 @@ pub use placement::{
 };
 pub use rank_event::{
     Counters, DeadChild, Evaluation, Exception, FailureKind, FinishReason, InnerRank, LoggedHistogram,
-    LoggedImage, RankEvent, Returns,
+    LoggedImage, Membership, RankEvent, Returns,
 };
 pub use rankdeck_types::exit::Exit;
 pub use record::{
@@ -108,6 +108,22 @@ pub enum ConsoleMessage {
         /// The console has read that the run was ended: it begins a new generation on purpose.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         after_end: bool,
+    },
+    /// Starts a lost rank of this host again, which joins the running process group. The reply is a `RankSpawned`
+    /// record, or [`AgentMessage::Refused`].
+    Rejoin {
+        /// The rank.
+        rank: Rank,
+        /// The generation that it joins.
+        generation: Generation,
+        /// Latest known change of its members.
+        epoch: u32,
+        /// `ADDRESS:PORT` at which it joins; `None`: at the store of the launch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<String>,
+        /// As of the launch, where this console has them. An agent that has launched the generation has its own.
+        #[serde(default, flatten)]
+        private: LaunchSecrets,
     },
     /// Stops this host's ranks; the reply is a `Stopped` record once no process is left or the leftover ones
     /// are known.

@@ -14,6 +14,7 @@ use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The runs of a host, as replied by `agent list`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -120,6 +121,9 @@ pub struct NodeDigest {
     pub usage: bool,
     /// The first failure on this host.
     pub failure: Option<RankFailure>,
+    /// Ranks of the latest generation without which the others continue, in rising order.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub lost: BTreeSet<Rank>,
     /// The stop is verified: the agent found no leftover process.
     pub proved: bool,
     /// Longest wait of the run's policy before another generation, milliseconds; `None`: it makes none.

@@ -91,6 +91,7 @@ impl Linear {
             Verb::Waits => waits(model),
             Verb::Stack => return self.reach(model, ScreenCommand::Stack, rest.first(), now),
             Verb::Continue => return self.reach(model, ScreenCommand::Continue, rest.first(), now),
+            Verb::Add => return self.reach(model, ScreenCommand::Rejoin, rest.first(), now),
             Verb::Env | Verb::Signal => return self.process(model, word.verb, &rest, now),
             Verb::Why => in_words(model, why(model)),
             Verb::Log => log(model, &rest),
@@ -648,6 +649,7 @@ fn word_for(verdict: &VerdictReport, command: &str) -> Option<String> {
         ["rankdeck", "logs", ..] => rank.map(|rank| format!("log {rank}")),
         ["rankdeck", "restart", ..] if !command.contains("--check-collectives") => Some("restart".into()),
         ["rankdeck", "stop", ..] => Some("stop".into()),
+        ["rankdeck", "add", ..] => rank.map(|rank| format!("add {rank}")),
         ["kill", "-CONT", ..] => rank.map(|rank| format!("continue {rank}")),
         _ => None,
     }

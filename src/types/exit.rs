@@ -14,6 +14,9 @@ const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 const SIGTERM: i32 = 15;
 
+/// Exit code of a rank that cannot continue without a lost one (`EX_TEMPFAIL` of sysexits.h): only a restart helps.
+pub const CANNOT_SHRINK: i32 = 75;
+
 /// Exit of a process. Displayed as `killed by SIGKILL`, `exited with code 3`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case")]

@@ -256,6 +256,18 @@ keys! {
         /// Blocks of RL environments with `distributed.invariant`; must be divisible by the world size and
         /// divide `env.num_envs`.
         invariant_blocks: u32 [Integer(1..=4096)] = INVARIANT_BLOCKS,
+        /// What happens to the other ranks if a rank of the built-in trainer dies.
+        on_rank_loss: OnRankLoss = OnRankLoss::Restart,
+    }
+}
+
+choices! {
+    /// What happens to the other ranks if one dies.
+    pub enum OnRankLoss {
+        /// They are stopped; the run ends, or restarts by `[restart]`.
+        Restart = "restart",
+        /// They form a smaller group and continue from their last common update.
+        Shrink = "shrink",
     }
 }
 

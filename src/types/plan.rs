@@ -21,7 +21,7 @@ pub use limits::{block_share, size_problem};
 pub use resolve::replan;
 
 use crate::error::HintedError;
-use crate::experiment::{BackendChoice, Experiment};
+use crate::experiment::{BackendChoice, Experiment, OnRankLoss};
 use crate::hidden;
 use crate::host::{Host, Transport};
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
@@ -333,6 +333,11 @@ impl Plan {
         let is_same = experiment.launch.command == self.experiment.launch.command;
         let program = self.program.filter(|_| is_same);
         Plan { experiment, program, ..self }
+    }
+
+    /// Returns whether the other ranks continue if one is lost.
+    pub fn shrinks(&self) -> bool {
+        self.experiment.distributed.on_rank_loss == OnRankLoss::Shrink
     }
 
     /// Returns whether the built-in trainer runs, not a program of the user.

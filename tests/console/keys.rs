@@ -7,6 +7,7 @@ mod panes;
 mod past;
 mod processes;
 mod random;
+mod shrinking;
 
 use crate::scenes::*;
 use crossterm::event::{

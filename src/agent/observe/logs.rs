@@ -102,6 +102,7 @@ impl LineBatch {
 
 enum TailCommand {
     Follow { rank: Rank, generation: Generation, path: PathBuf, secrets: Arc<LogSecrets> },
+    Reopen { rank: Rank },
     Finish { rank: Rank, answer: Box<dyn FnOnce(Vec<String>) + Send> },
     Settle { done: Box<dyn FnOnce() + Send> },
 }
@@ -133,6 +134,11 @@ impl Logs {
         let _ = self.orders.send(TailCommand::Follow { rank, generation, path, secrets });
     }
 
+    /// The rank starts again, and appends to its file.
+    pub fn reopen(&self, rank: Rank) {
+        let _ = self.orders.send(TailCommand::Reopen { rank });
+    }
+
     /// Calls `done` when the files of all ranks that have ended are as they stay.
     pub fn settle(&self, done: impl FnOnce() + Send + 'static) {
         let _ = self.orders.send(TailCommand::Settle { done: Box::new(done) });
@@ -160,6 +166,9 @@ fn run(
                 let tail = LogTailer::new(rank, generation, path, lost.clone());
                 live.set(rank, Vec::new());
                 tails.push(LogTailer { secrets, live: live.clone(), ..tail });
+            }
+            Ok(TailCommand::Reopen { rank }) => {
+                tails.iter_mut().filter(|tail| tail.rank == rank).for_each(LogTailer::reopen);
             }
             Ok(TailCommand::Finish { rank, answer }) => {
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
@@ -289,6 +298,13 @@ impl LogTailer {
         let what = || format!("cannot read lines of {}", self.path.display());
         self.news.extend(self.reading.tried(what, error.as_deref()));
         read.unwrap_or(0)
+    }
+
+    /// The last lines of a rank that starts again are those of its new process.
+    fn reopen(&mut self) {
+        self.over = false;
+        self.last.clear();
+        self.reasons.clear();
     }
 
     fn finish(&mut self, deliver: &mut impl FnMut(LineBatch)) -> Vec<String> {

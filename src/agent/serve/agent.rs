@@ -21,7 +21,7 @@ use crate::serve::slurm_step::{self, SlurmStep};
 use crate::serve::spool::AgentJournal;
 use crate::serve::{Settings, listen, log_line, port, spool};
 use crate::supervise::groups::Helpers;
-use crate::supervise::launch_prep::{self, HostFacts, LaunchVariables};
+use crate::supervise::launch_prep::{self, HostFacts, JoinPoint, LaunchVariables};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, Lifecycle, LifecycleAction};
 use crate::supervise::supervisor::{self, FollowUps, NodeContext, Supervisor, TaskResult};
@@ -36,7 +36,7 @@ use rankdeck_proto::message::{
 };
 use rankdeck_proto::process::{ProcessAction, ProcessName, ReachOutcome};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::variables::RequestedVariables;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -227,6 +227,7 @@ impl Agent {
             }
             RankEvent::Totals(totals) => self.checkpoints.stepped(totals.env_step),
             RankEvent::Checkpoint { path, .. } => self.checkpoints.reported(path),
+            RankEvent::Joined { .. } => lifecycle.joined(rank),
             RankEvent::Returned => lifecycle.returned(rank, true),
             RankEvent::Survived => lifecycle.returned(rank, false),
             RankEvent::Exception(Exception { child: Some(child), .. }) => {
@@ -325,6 +326,10 @@ impl Agent {
             ConsoleMessage::Launch { spec, private, after_end } => {
                 self.launch(spec.clone(), private.clone(), *after_end)
             }
+            ConsoleMessage::Rejoin { rank, generation, epoch, store, private } => {
+                let join = JoinPoint { epoch: *epoch, store: store.clone() };
+                self.rejoin(*rank, *generation, join, private.clone())
+            }
             ConsoleMessage::Stop { mode, grace_ms, ends } => {
                 let actions = self.lifecycle.borrow_mut().stop_by_console(*mode, *grace_ms, *ends, now);
                 self.perform(actions);
@@ -391,7 +396,7 @@ impl Agent {
         let actions = self.lifecycle.borrow_mut().launch(spec.clone())?;
         if !actions.is_empty() {
             self.consoles.start();
-            self.journal.notifier.borrow_mut().start_generation(private.away.take());
+            self.journal.notifier.borrow_mut().start_generation(private.away.take(), spec.plan.shrinks());
             let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
             let secrets = LogSecrets::from_launch(&spec, &private);
             self.observers.start(&spec, ranks, paths, secrets);
@@ -407,6 +412,50 @@ impl Agent {
             self.steps = 0;
             self.supervisor.prepare(spec, private);
         }
+        self.perform(actions);
+        Ok(())
+    }
+
+    /// Starts a lost rank again, which joins the others (LIFE-10). An agent that came after the launch has nothing that
+    /// no record contains: the console that launched has.
+    ///
+    /// Errors: the rank may not start, or nobody has the secret of the generation.
+    fn rejoin(
+        &mut self,
+        rank: Rank,
+        generation: Generation,
+        join: JoinPoint,
+        private: LaunchSecrets,
+    ) -> Result<(), HintedError> {
+        if self.quitting {
+            return Err(HintedError::new("this agent is shutting down", "attach again in a moment"));
+        }
+        let known = self.supervisor.private(generation);
+        let is_new = known.is_none();
+        let mut private = known.unwrap_or(private);
+        let spec = self.lifecycle.borrow().spec().cloned().map(Box::new);
+        let spec = spec.filter(|spec| !spec.plan.shares_secret() || private.secret.is_some());
+        let Some(spec) = spec else {
+            return Err(HintedError::new(
+                format!(
+                    "rank {rank} cannot join: its agent has ended, and this console has not launched the run"
+                ),
+                "order it from the console that launched the run, or restart the run",
+            ));
+        };
+        if is_new {
+            self.kept.borrow_mut().complete(&spec, &mut private.variables, &launch_prep::is_inherited)?;
+        }
+        let actions = self.lifecycle.borrow_mut().rejoin(rank, generation)?;
+        self.consoles.closed = false;
+        if is_new {
+            let ranks: Vec<Rank> = self.lifecycle.borrow().ranks().iter().map(|life| life.rank).collect();
+            let secrets = LogSecrets::from_launch(&spec, &private);
+            self.observers.start(&spec, ranks, &self.settings.paths, secrets);
+        } else {
+            self.observers.reopen_log(rank);
+        }
+        self.supervisor.prepare_again(spec, private, rank, join);
         self.perform(actions);
         Ok(())
     }

@@ -22,7 +22,7 @@ use rankdeck_types::ids::{Generation, Rank};
 use rankdeck_types::words;
 use serde_json::json;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,6 +73,8 @@ struct RejectionLog {
 pub(crate) struct EventConnections {
     /// Ranks that may report, and their generation.
     pub expected: Rc<RefCell<(Generation, Vec<Rank>)>>,
+    /// Ranks that report for all after rank 0 is lost.
+    pub reporters: Rc<RefCell<BTreeSet<Rank>>>,
     /// Open connections per rank after its `hello`.
     pub open: Rc<RefCell<BTreeMap<Rank, usize>>>,
     /// Lines that were no valid event, so far.
@@ -88,6 +90,11 @@ pub(crate) struct EventConnections {
 }
 
 impl EventConnections {
+    /// What the rank sends is about the whole run.
+    fn reports(&self, rank: Rank) -> bool {
+        rank == Rank(0) || self.reporters.borrow().contains(&rank)
+    }
+
     /// Connections of `rank` that are still open.
     pub fn open_of(&self, rank: Rank) -> usize {
         self.open.borrow().get(&rank).copied().unwrap_or(0)
@@ -275,12 +282,18 @@ impl EventPeer {
         match event {
             RankEvent::Hello { .. } => Ok(None),
             RankEvent::Frame(frame) => {
-                if open.rank == Rank(0) {
+                if self.connections.reports(open.rank) {
                     self.connections.show(*frame, *generation);
                 }
                 Ok(None)
             }
-            RankEvent::Histogram(_) | RankEvent::Image(_) if open.rank != Rank(0) => {
+            RankEvent::Membership(change) => {
+                if change.ranks.first() == Some(&open.rank) {
+                    self.connections.reporters.borrow_mut().insert(open.rank);
+                }
+                Ok(self.recorded(RankEvent::Membership(change)))
+            }
+            RankEvent::Histogram(_) | RankEvent::Image(_) if !self.connections.reports(open.rank) => {
                 self.connections.gate.withhold(1);
                 Ok(None)
             }

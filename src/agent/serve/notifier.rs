@@ -8,6 +8,7 @@
 use crate::notify::{EventFilter, LONGEST, Notification, NotificationSender, NotifyEvent};
 use crate::supervise::groups::Helpers;
 use rankdeck_proto::message::{AwayNotices, Exit, HostSample, RankEvent, RecordEvent};
+use rankdeck_types::exit::CANNOT_SHRINK;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::words;
 use serde_json::json;
@@ -27,6 +28,10 @@ pub(crate) struct AgentNotifier {
     waiting: VecDeque<Notification>,
     filter: EventFilter,
     has_failed: bool,
+    /// The other ranks may continue if one dies.
+    shrinks: bool,
+    /// One of this host has died.
+    has_lost: bool,
     /// Who ordered a stop.
     stopped_by: Option<String>,
     /// Hash of the ranks' progress counters, and when it last changed.
@@ -45,6 +50,8 @@ impl AgentNotifier {
             waiting: VecDeque::new(),
             filter: EventFilter::default(),
             has_failed: false,
+            shrinks: false,
+            has_lost: false,
             stopped_by: None,
             progress: None,
             is_stuck: false,
@@ -52,8 +59,9 @@ impl AgentNotifier {
         }
     }
 
-    /// Starts a generation. Without `away`, the settings of the last launch stay.
-    pub fn start_generation(&mut self, away: Option<AwayNotices>) {
+    /// Starts a generation. Without `away`, the settings of the last launch stay. `shrinks`: ranks may outlive others.
+    pub fn start_generation(&mut self, away: Option<AwayNotices>, shrinks: bool) {
+        (self.shrinks, self.has_lost) = (shrinks, false);
         self.away = away.or(self.away.take());
         (self.has_failed, self.stopped_by, self.progress, self.is_stuck) = (false, None, None, false);
     }
@@ -72,15 +80,21 @@ impl AgentNotifier {
             RecordEvent::RankExited { rank, exit, last_lines, stopping: false, .. }
                 if *exit != (Exit::Code { code: 0 }) && !self.has_failed =>
             {
-                self.has_failed = true;
                 let ended = exit.explained("", last_lines);
+                let is_death = matches!(exit, Exit::Signal { .. } | Exit::Code { .. });
+                if self.shrinks && is_death && *exit != (Exit::Code { code: CANNOT_SHRINK }) {
+                    self.has_lost = true;
+                    return Some(NotifyEvent::Verdict(format!("lost: rank {rank} on {} {ended}", self.host)));
+                }
+                self.has_failed = true;
                 Some(NotifyEvent::End(format!("failed: rank {rank} on {} {ended}", self.host)))
             }
             RecordEvent::StopOrdered { by, .. } => {
                 self.stopped_by.get_or_insert_with(|| by.clone());
                 None
             }
-            RecordEvent::Stopped { .. } if self.has_failed => None,
+            // Where all ranks of this host are lost, the run continues.
+            RecordEvent::Stopped { .. } if self.has_failed || self.has_lost => None,
             RecordEvent::Stopped { survivors, .. } => {
                 let leftovers = match survivors.len() {
                     0 => String::new(),
@@ -166,7 +180,7 @@ mod tests {
         let mut notifier = AgentNotifier::new(RunId("ppo-1".into()), "gpu-a".into(), Helpers::default());
         let on = on.iter().map(|on| (*on).to_owned()).collect();
         let away = AwayNotices { on, webhook: String::new(), command: vec!["true".into()] };
-        notifier.start_generation(Some(away));
+        notifier.start_generation(Some(away), false);
         notifier
     }
 
@@ -213,7 +227,7 @@ mod tests {
         notifier.on_record(&exited(0, Exit::Code { code: 0 }, false));
         notifier.on_record(&stopped());
         assert!(waiting(&notifier)[0].1.starts_with("finished"));
-        notifier.start_generation(None);
+        notifier.start_generation(None, false);
         notifier.waiting.clear();
         notifier.on_record(&RecordEvent::StopOrdered {
             mode: StopMode::Clean,

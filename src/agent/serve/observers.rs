@@ -162,6 +162,7 @@ impl Observers {
             self.logs.follow(*rank, spec.generation, path, secrets.clone());
         }
         *self.events.expected.borrow_mut() = (spec.generation, ranks);
+        self.events.reporters.borrow_mut().clear();
         self.events.gate.start();
         (self.picker, self.follower) = (None, None);
         let compares = !spec.plan.is_builtin() && spec.plan.ranks.len() > 1;
@@ -173,6 +174,11 @@ impl Observers {
         let metrics = &spec.plan.experiment.metrics;
         self.picker = Some(MetricExtractor::new(metrics));
         self.arbiter = Arbiter::new(Meanings::new(&metrics.names));
+    }
+
+    /// A rank starts again, and appends to its log.
+    pub fn reopen_log(&self, rank: Rank) {
+        self.logs.reopen(rank);
     }
 
     /// Ranks are about to start in `begin`, where relative paths of a script begin. Returns what cannot be

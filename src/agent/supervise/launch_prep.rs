@@ -78,9 +78,25 @@ pub(crate) struct PreparedHost {
     cpus: BTreeMap<Rank, CpuSet>,
     /// What could not be prepared; the launch continues.
     pub notices: Vec<String>,
+    /// Where a rank that starts again joins the group; `None`: it forms the group with all others.
+    join: Option<JoinPoint>,
+}
+
+/// Where a rank joins a running process group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinPoint {
+    /// Latest known change of the members.
+    pub epoch: u32,
+    /// `ADDRESS:PORT` of a member; `None`: the store of the launch.
+    pub store: Option<String>,
 }
 
 impl PreparedHost {
+    /// The same for a rank that joins the running group.
+    pub fn joining(self, join: JoinPoint) -> PreparedHost {
+        PreparedHost { join: Some(join), ..self }
+    }
+
     /// What to start for one rank, or why nothing can be started. `inherited` is the agent's own environment.
     pub fn command(
         &self,
@@ -186,6 +202,10 @@ impl PreparedHost {
         }
         own.extend(self.cpus.get(&rank.rank).map(|cpus| ("RANKDECK_CPUS", cpus.to_string().into())));
         own.extend(spec.resume_path().map(|resume| ("RANKDECK_RESUME", resume.into())));
+        if let Some(JoinPoint { epoch, store }) = &self.join {
+            own.push(("RANKDECK_JOIN", epoch.to_string().into()));
+            own.extend(store.iter().map(|store| ("RANKDECK_STORE", store.into())));
+        }
         let recorder = self.hook.iter().flat_map(|_| {
             hook::recorder_environment(&paths.generation_dir(*generation))
                 .map(|(name, value)| (name, value.into_os_string()))
@@ -286,7 +306,8 @@ pub(crate) fn prepare(
         notices.push(format!("{}; {}", why.error, why.hint));
         BTreeMap::new()
     });
-    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, cpus, notices })
+    let join = None;
+    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, cpus, notices, join })
 }
 
 /// Returns the CPUs of each rank of this host; empty if the run binds none.
@@ -467,6 +488,7 @@ mod tests {
             resumed: None,
             cpus: BTreeMap::new(),
             notices: Vec::new(),
+            join: None,
         }
     }
 

@@ -15,6 +15,8 @@
 //! - LIFE-8: of a stop with two signals, the second one has its grace within the same limit.
 //! - LIFE-9: an order that ends the run holds for every console: no next generation starts unless its console has
 //!   read of the end. It is recorded in every stage, also where nothing is left to stop.
+//! - LIFE-10: where the plan lets ranks outlive others, the death of a rank that was in the process group ends nothing
+//!   here, and the rank may start again in the same generation, once its end is recorded and nothing of it is left.
 
 use crate::proc::ProcessKey;
 use crate::program::AskStage;
@@ -25,6 +27,7 @@ use rankdeck_proto::message::{
     StopMode, Survivor, end_refusal,
 };
 use rankdeck_types::error::HintedError;
+use rankdeck_types::exit::CANNOT_SHRINK;
 use rankdeck_types::ids::{Generation, LocalRank, Rank};
 use rankdeck_types::setup::Setup;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -196,6 +199,13 @@ impl Lifecycle {
         }
     }
 
+    /// A rank is in the process group.
+    pub fn joined(&mut self, rank: Rank) {
+        if let Some(life) = self.life(rank) {
+            life.joined = true;
+        }
+    }
+
     /// Takes in a rank's iteration count.
     pub fn iterated(&mut self, rank: Rank, iteration: u64, now: u64) {
         if self.is_running() {
@@ -249,6 +259,37 @@ impl Lifecycle {
         let record = LifecycleAction::record(RecordEvent::Launched { spec: spec.clone() });
         self.spec = Some(spec);
         Ok(vec![LifecycleAction::Save, record])
+    }
+
+    /// Prepares that a rank of the present generation starts again (LIFE-10): [`Lifecycle::spawned`] follows.
+    ///
+    /// Errors: it may not, or not yet.
+    pub fn rejoin(
+        &mut self,
+        rank: Rank,
+        generation: Generation,
+    ) -> Result<Vec<LifecycleAction>, HintedError> {
+        const LATER: &str = "try again in a few seconds";
+        let refusal = |error: String, hint: &str| Err(HintedError::new(error, hint));
+        let present = self.spec.as_ref().filter(|spec| spec.generation == generation);
+        if !present.is_some_and(|spec| spec.plan.shrinks()) {
+            let error = format!("rank {rank} cannot join generation {generation} of the run on this host");
+            return refusal(error, "restart the run");
+        }
+        let is_over = self.stage == SupervisionStage::Over;
+        if self.is_stopping() || self.ended || !(self.is_running() || is_over) {
+            return refusal(format!("rank {rank} cannot join: the run is being stopped on this host"), LATER);
+        }
+        let Some(life) = self.ranks.iter_mut().find(|life| life.rank == rank) else {
+            return refusal(format!("rank {rank} is not on this host"), "check the run's hosts file");
+        };
+        if !life.recorded {
+            return refusal(format!("rank {rank} still runs, or its end is not complete"), LATER);
+        }
+        *life = HostRank { joins: true, ..HostRank::unstarted(life.rank, life.local_rank, life.gpu) };
+        self.failed = self.failed.filter(|(failed, _)| *failed != rank);
+        self.stage = SupervisionStage::Running;
+        Ok(vec![LifecycleAction::Save])
     }
 
     /// A rank's process exists, or could not be made.
@@ -309,9 +350,26 @@ impl Lifecycle {
 
     fn note_end(&mut self, rank: Rank, abnormal: bool, now: u64) {
         self.last_exit = now;
-        if abnormal && self.failed.is_none() {
+        if abnormal && self.failed.is_none() && !self.is_outlived(rank) {
             self.failed = Some((rank, now));
         }
+    }
+
+    /// The others continue without this rank, or end by themselves (LIFE-10).
+    fn is_outlived(&self, rank: Rank) -> bool {
+        let shrinks = self.spec.as_ref().is_some_and(|spec| spec.plan.shrinks());
+        let life = self.ranks.iter().find(|life| life.rank == rank);
+        let ends_all = |exit: &Exit| match exit {
+            Exit::Code { code } => *code == CANNOT_SHRINK,
+            Exit::NotStarted { .. } => true,
+            Exit::Signal { .. } => false,
+        };
+        let outlived = |life: &HostRank| match life.joined {
+            true => !life.exit.as_ref().is_some_and(ends_all),
+            // Nobody waits for one that was to join.
+            false => life.joins,
+        };
+        shrinks && life.is_some_and(outlived)
     }
 
     /// A rank's end can be recorded: these are its last log lines.
@@ -364,9 +422,29 @@ pub(crate) struct HostRank {
     recorded: bool,
     /// Its main program has returned.
     returned: bool,
+    /// It was in the process group.
+    joined: bool,
+    /// It has started again, to join the others.
+    joins: bool,
 }
 
 impl HostRank {
+    /// A rank without a process.
+    fn unstarted(rank: Rank, local_rank: LocalRank, gpu: Option<u32>) -> HostRank {
+        HostRank {
+            rank,
+            local_rank,
+            gpu,
+            ident: None,
+            exit: None,
+            ended_at: 0,
+            recorded: false,
+            returned: false,
+            joined: false,
+            joins: false,
+        }
+    }
+
     /// It has a process that has not ended.
     pub fn lives(&self) -> bool {
         self.ident.is_some() && self.exit.is_none()
@@ -377,16 +455,7 @@ impl HostRank {
 fn planned_ranks(spec: &LaunchSpec) -> Vec<HostRank> {
     spec.plan
         .ranks_of(spec.node_rank)
-        .map(|planned| HostRank {
-            rank: planned.rank,
-            local_rank: planned.local_rank,
-            gpu: planned.gpu,
-            ident: None,
-            exit: None,
-            ended_at: 0,
-            recorded: false,
-            returned: false,
-        })
+        .map(|planned| HostRank::unstarted(planned.rank, planned.local_rank, planned.gpu))
         .collect()
 }
 
@@ -448,7 +517,10 @@ impl Lifecycle {
             RecordEvent::StopOrdered { ends, .. } => self.ended |= *ends && self.spec.is_some(),
             RecordEvent::RankSpawned { rank, pid, .. } => {
                 if let Some(life) = self.life(*rank) {
+                    // It may have ended before, and started again (LIFE-10).
+                    *life = HostRank::unstarted(life.rank, life.local_rank, life.gpu);
                     life.ident = Some(ProcessKey { pid: *pid, start: 0 });
+                    self.stage = SupervisionStage::Running;
                 }
             }
             RecordEvent::RankExited { rank, exit, .. } => {

@@ -17,7 +17,7 @@ use crate::results;
 use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::groups::Helpers;
 use crate::supervise::guard::{self, Guard, GuardConfig};
-use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
+use crate::supervise::launch_prep::{self, HostFacts, JoinPoint, PreparedHost};
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, HostRank, Lifecycle, LifecycleAction, ScanOutcome};
 use crate::supervise::process_scan::{self, RunTag, ScanCount, ScanScope, SharedProcessScan};
@@ -27,7 +27,7 @@ use crate::supervise::work_folder::WorkFolder;
 use crate::supervise::{groups, libtorch};
 use rankdeck_proto::message::{LaunchSecrets, LaunchSpec, Survivor};
 use rankdeck_types::experiment::StopSignal;
-use rankdeck_types::ids::{Rank, RunId};
+use rankdeck_types::ids::{Generation, Rank, RunId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -53,6 +53,8 @@ const EARLY_EXITS: usize = 1024;
 pub(crate) enum TaskResult {
     /// The host is ready for a launch, or why it is not.
     Prepared(Box<LaunchSpec>, Result<Box<PreparedHost>, String>),
+    /// The same for a rank that starts again.
+    PreparedAgain(Box<LaunchSpec>, Rank, Result<Box<PreparedHost>, String>),
     /// A rank has a process, or why it has none.
     Spawned(Rank, SpawnResult),
     /// The exit of a rank can be recorded with these last lines.
@@ -127,6 +129,8 @@ pub(crate) struct Supervisor {
     unopened: Option<Arc<OpenWatch>>,
     /// Where ranks with uploaded code work: no other run does so while this is there.
     work: Option<WorkFolder>,
+    /// What the latest launch had besides its spec, for ranks that start again. In memory only.
+    private: Option<(Generation, LaunchSecrets)>,
 }
 
 impl Supervisor {
@@ -168,6 +172,7 @@ impl Supervisor {
             checkpoints,
             unopened: None,
             work: None,
+            private: None,
         };
         Ok((supervisor, receiver))
     }
@@ -207,6 +212,7 @@ impl Supervisor {
         self.asking.end();
         self.oom = OomWatch::start();
         self.spawning = self.lifecycle.borrow().ranks().len();
+        self.private = Some((spec.generation, private.clone()));
         let (facts, outcomes) = (self.context.facts.clone(), self.outcomes.clone());
         spawn_blocking(move || {
             let prepared = launch_prep::prepare(facts, &spec, private).map(Box::new);
@@ -214,11 +220,45 @@ impl Supervisor {
         });
     }
 
+    /// What this agent has besides the spec of a launch of this generation.
+    pub fn private(&self, generation: Generation) -> Option<LaunchSecrets> {
+        let (_, private) = self.private.as_ref().filter(|(known, _)| *known == generation)?;
+        Some(private.clone())
+    }
+
+    /// A rank starts again, and joins at `join`: prepares the host for it on a thread, once everything that ends its
+    /// former processes is over. They carry the same marks.
+    pub fn prepare_again(
+        &mut self,
+        spec: Box<LaunchSpec>,
+        private: LaunchSecrets,
+        rank: Rank,
+        join: JoinPoint,
+    ) {
+        self.emptied.remove(&rank);
+        self.spawning += 1;
+        self.private = Some((spec.generation, private.clone()));
+        let (facts, outcomes) = (self.context.facts.clone(), self.outcomes.clone());
+        let running_scans = self.running_scans.clone();
+        spawn_blocking(move || {
+            running_scans.wait();
+            let prepared =
+                launch_prep::prepare(facts, &spec, private).map(|host| Box::new(host.joining(join)));
+            let _ = outcomes.blocking_send(TaskResult::PreparedAgain(spec, rank, prepared));
+        });
+    }
+
     /// What follows from the outcome of a thread.
     pub fn on_outcome(&mut self, outcome: TaskResult) -> FollowUps {
         let now = self.now();
         match outcome {
-            TaskResult::Prepared(spec, prepared) => self.spawn_ranks(&spec, prepared),
+            TaskResult::Prepared(spec, prepared) => {
+                let ranks = spec.plan.ranks_of(spec.node_rank).map(|planned| planned.rank).collect();
+                self.spawn_ranks(&spec, prepared, ranks)
+            }
+            TaskResult::PreparedAgain(spec, rank, prepared) => {
+                self.spawn_ranks(&spec, prepared, BTreeSet::from([rank]))
+            }
             TaskResult::Spawned(rank, result) => self.on_spawned(rank, result).into(),
             TaskResult::ExitInfo(rank, lines) => {
                 self.lifecycle.borrow_mut().exit_info(rank, lines, now).into()
@@ -236,7 +276,12 @@ impl Supervisor {
         }
     }
 
-    fn spawn_ranks(&mut self, spec: &LaunchSpec, prepared: Result<Box<PreparedHost>, String>) -> FollowUps {
+    fn spawn_ranks(
+        &mut self,
+        spec: &LaunchSpec,
+        prepared: Result<Box<PreparedHost>, String>,
+        ranks: BTreeSet<Rank>,
+    ) -> FollowUps {
         let stopping = self.lifecycle.borrow().is_stopping();
         let prepared = match prepared {
             _ if stopping => Err("stopped before it was started".to_owned()),
@@ -248,7 +293,7 @@ impl Supervisor {
             self.work = host.work.clone();
         }
         let mut actions = Vec::new();
-        for planned in spec.plan.ranks_of(spec.node_rank) {
+        for planned in spec.plan.ranks_of(spec.node_rank).filter(|planned| ranks.contains(&planned.rank)) {
             let command = match &prepared {
                 Ok(host) => host.command(spec, planned, std::env::vars_os()),
                 Err(error) => Err(error.clone()),

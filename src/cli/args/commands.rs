@@ -449,6 +449,20 @@ pub(crate) struct StopArgs {
     pub(crate) host_keys: HostKeyArgs,
 }
 
+/// `add`.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// Run: name, prefix or `NAME~1` [default: the only one running]
+    pub(crate) run: Option<String>,
+    /// The rank to start again
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: u32,
+    #[command(flatten)]
+    pub(crate) output: PrintArgs,
+    #[command(flatten)]
+    pub(crate) host_keys: HostKeyArgs,
+}
+
 /// `wait`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code: that of the run, or 124 if --timeout expires first.")]

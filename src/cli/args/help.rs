@@ -15,7 +15,19 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Start runs", &["run", "init", "check", "drill", "sbatch", "demo"]),
     (
         "Watch and control runs",
-        &["home", "attach", "ps", "status", "logs", "explain", "stop", "restart", "wait", "export-metrics"],
+        &[
+            "home",
+            "attach",
+            "ps",
+            "status",
+            "logs",
+            "explain",
+            "stop",
+            "restart",
+            "add",
+            "wait",
+            "export-metrics",
+        ],
     ),
     (
         "Results",
@@ -73,6 +85,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Save a checkpoint and stop", "rankdeck stop"),
         ("Kill all processes", "rankdeck stop ppo-2026 --kill"),
     ]),
+    ("add", &[("Start lost rank 3 of the only running run again", "rankdeck add --rank 3")]),
     ("restart", &[
         ("Restart from the latest checkpoint", "rankdeck restart"),
         ("Restart with another learning rate", "rankdeck restart --from best --set learn.learning_rate=1e-4"),

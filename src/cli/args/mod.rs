@@ -16,7 +16,7 @@ pub(crate) mod values;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 pub(crate) use commands::{
-    AttachArgs, CheckArgs, CompareArgs, DemoArgs, DiffArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs,
+    AddArgs, AttachArgs, CheckArgs, CompareArgs, DemoArgs, DiffArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs,
     ExportArgs, ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs,
     PolicyFormat, PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs,
     RestartArgs, RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs,
@@ -97,6 +97,12 @@ pub(crate) enum CliCommand {
     /// Stops the run first if it is still running. A finished run is started again as a new generation.
     #[command(visible_alias = "resume")]
     Restart(RestartArgs),
+    /// Start a lost rank again, which joins the running ranks
+    ///
+    /// For runs that continue without a rank (`distributed.on_rank_loss = "shrink"`). The rank starts on its host with
+    /// the settings of the launch and gets weights and counters from the others. Nothing is stopped. To add a host, use
+    /// `rankdeck restart --add HOST`.
+    Add(AddArgs),
     /// Wait until a run has ended, and exit with its code
     ///
     /// Does not affect the run. A run has ended when none of its processes is left on its hosts.
@@ -235,6 +241,7 @@ impl CliCommand {
         Some(match self {
             CliCommand::Stop(args) | CliCommand::Kill(args) => args.output,
             CliCommand::Restart(args) => args.output,
+            CliCommand::Add(args) => args.output,
             CliCommand::Wait(args) => args.output,
             CliCommand::Ps(args) => args.output,
             CliCommand::Gpus(args) => args.output,

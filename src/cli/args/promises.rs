@@ -225,6 +225,7 @@ mod tests {
         ("drill", &["only", "train_s", "keep", "exclude"]),
         ("stop", &["kill"]),
         ("restart", &["check_collectives", "exclude", "add", "max_copy_gb", "code"]),
+        ("add", &["rank"]),
         ("wait", &["timeout"]),
         ("ps", &["all"]),
         ("gpus", &["free", "pid"]),

@@ -1,5 +1,6 @@
 //! Commands: a file for each, or for a few that belong together.
 
+pub(crate) mod add;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod consoles;

@@ -10,4 +10,5 @@ mod placing;
 mod properties;
 mod queries;
 mod restarting;
+mod shrinking;
 mod stopping;

@@ -578,6 +578,11 @@ fn all_rank_events() -> Vec<RankEvent> {
         RankEvent::Error { message: some(), hint: some(), usage: true, failure: None },
         RankEvent::Exception(exception),
         RankEvent::InnerRank(InnerRank { backend: some(), at: some(), ..InnerRank::default() }),
+        RankEvent::Membership(Membership {
+            ranks: vec![Rank(0)],
+            store: Some(some()),
+            ..Membership::default()
+        }),
         RankEvent::Survived,
         RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },

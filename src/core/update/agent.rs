@@ -1,7 +1,7 @@
 //! Messages of agents: greetings, samples, log lines, replies. Records have a file of their own.
 
 use super::ownership::{self, LaunchFinding};
-use super::{bounds, failure, link, placement, policy, queries, records};
+use super::{bounds, failure, link, placement, policy, queries, records, shrink};
 use crate::host::HostStage;
 use crate::model::{EventTone, ReceivedLines, RingLimits};
 use crate::report::ReportBody;
@@ -220,6 +220,7 @@ fn refused(ctx: &mut EventCtx<'_>, node: NodeRank, error: &HintedError) {
     let name = ctx.host_name(node);
     let text = format!("{name}: {}", error.with_hint());
     ctx.note(EventTone::Bad, format!("rejected: {text}"));
+    shrink::order_refused(ctx, node, error);
     let run = &ctx.session.run;
     let current = run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation);
     let machine = &ctx.host(node).machine;

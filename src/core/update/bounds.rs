@@ -19,7 +19,7 @@ use rankdeck_proto::lineage::Lineage;
 use rankdeck_proto::media::{self, MOST_BINS, PICTURE_BYTES};
 use rankdeck_proto::message::{
     AgentMessage, CheckpointReply, CollectiveCall, Exception, Exit, HostSample, LoggedHistogram, LoggedImage,
-    PageSample, RankEvent, RankSample, RecordEvent, RunResults, Survivor, Work,
+    Membership, PageSample, RankEvent, RankSample, RecordEvent, RunResults, Survivor, Work,
 };
 use rankdeck_proto::process::{ReachOutcome, VARIABLES};
 use rankdeck_proto::progress_bar::ShownProgress;
@@ -140,6 +140,8 @@ fn cut_model(model: &mut Model) -> u64 {
         cut.text(NAME, &mut checkpoint.reason);
     }
     model.evals.iter_mut().for_each(|eval| cut.text(NAME, &mut eval.series));
+    model.membership.changes.iter_mut().for_each(|known| cut.membership(&mut known.change));
+    cut.list(LONG, &mut model.membership.members);
     if let Some(own) = &mut model.own {
         cut.text(NAME, &mut own.source);
         own.progress.iter_mut().for_each(|progress| cut.progress(&mut progress.shown));
@@ -383,6 +385,7 @@ impl Truncator {
             RankEvent::Error { message, hint, .. } => self.texts(TEXT, [message, hint]),
             RankEvent::Exception(exception) => self.exception(exception),
             RankEvent::InnerRank(inner) => self.texts(NAME, [&mut inner.backend, &mut inner.at]),
+            RankEvent::Membership(change) => self.membership(change),
             RankEvent::Hello { .. }
             | RankEvent::Counters(_)
             | RankEvent::Totals(_)
@@ -392,6 +395,13 @@ impl Truncator {
             | RankEvent::Frame(_)
             | RankEvent::Unknown => {}
         }
+    }
+
+    fn membership(&mut self, change: &mut Membership) {
+        for ranks in [&mut change.ranks, &mut change.lost, &mut change.joined] {
+            self.list(LONG, ranks);
+        }
+        change.store.iter_mut().for_each(|address| self.text(NAME, address));
     }
 
     fn sample(&mut self, sample: &mut HostSample) {

@@ -195,7 +195,7 @@ pub(super) fn settle(ctx: &mut EventCtx<'_>, at: RecordContext, env_step: u64) {
     }
     let Model { lineage, marks, .. } = &mut *ctx.model;
     let moves = |mark: &ChartMark| match mark.kind {
-        ChartMarkKind::Checkpoint => false,
+        ChartMarkKind::Checkpoint | ChartMarkKind::Membership { .. } => false,
         ChartMarkKind::Generation(generation) => lineage.began_at(generation).is_none(),
         ChartMarkKind::Verdict(..) => mark.place.generation == at.generation,
     };

@@ -1,6 +1,6 @@
 //! Shutdown: orders stops, waits (bounded) for each host to verify, then reports the outcome.
 
-use super::{failure, policy, transition, verdicts};
+use super::{failure, policy, shrink, transition, verdicts};
 use crate::host::HostStage;
 use crate::limits::TimeLimits;
 use crate::model::{CheckpointModel, EventTone, HostModel, Model};
@@ -54,9 +54,11 @@ pub(super) fn draining(ctx: &mut EventCtx<'_>, began: Timestamp) {
     }
 }
 
-/// The present generation needs the host's proof to end; a requested stop needs that of every host.
+/// The present generation needs the host's proof to end; a requested stop needs that of every host. One without
+/// which the others have continued, and that does not respond, is not waited for.
 fn is_awaited(ctx: &EventCtx<'_>, host: &HostModel) -> bool {
-    ctx.is_member(host) || ctx.session.run.facts.by_user && ctx.counts(host)
+    let is_left = shrink::is_left(ctx, host) && !host.machine.is_connected();
+    ctx.is_member(host) && !is_left || ctx.session.run.facts.by_user && ctx.counts(host)
 }
 
 /// The host has verified its stop, or has reported which processes are left. A member that has not got the
@@ -141,6 +143,7 @@ fn deadline(ctx: &EventCtx<'_>, open: &[NodeRank], stop: StopRequest, limits: &T
 /// The run ends by itself, without a stop. It is over unless hosts do not respond.
 fn leaving(ctx: &mut EventCtx<'_>, open: &[NodeRank], began: Timestamp) {
     pass_on(ctx, open);
+    stop_lost(ctx, open);
     request_scans(ctx, open, began);
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
@@ -174,6 +177,14 @@ fn pass_on(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
         let grace_ms = TimeLimits::of(ctx.model.plan.as_ref()).grace;
         send_stops(ctx, &unordered, mode, grace_ms);
     }
+}
+
+/// The others have finished without a rank that is still there.
+fn stop_lost(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
+    let waiting: Vec<NodeRank> =
+        open.iter().copied().filter(|node| shrink::has_only_waiting(ctx, *node)).collect();
+    let grace_ms = TimeLimits::of(ctx.model.plan.as_ref()).grace;
+    send_stops(ctx, &waiting, StopMode::Terminate, grace_ms);
 }
 
 /// Agents without a launch are ordered to scan for leftover processes; by then, a launch of another
@@ -268,7 +279,8 @@ fn conclude(ctx: &mut EventCtx<'_>, open: &[NodeRank]) {
     }
     let ending = failure::ending(ctx);
     let work = ending.work.clone().or_else(|| work_left(ctx, &ending));
-    let mut ending = with_separate_programs(ctx, with_killed_ranks(ctx, RunEnd { work, ..ending }));
+    let ending = with_killed_ranks(ctx, RunEnd { work, ..ending });
+    let mut ending = with_lost_ranks(ctx, with_separate_programs(ctx, ending));
     if !dirty.is_empty() {
         let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         let reason = format!("{}, but the stop is not verified on {}", ending.reason, dirty.join(", "));
@@ -366,6 +378,16 @@ fn with_separate_programs(ctx: &EventCtx<'_>, ending: RunEnd) -> RunEnd {
     let sentence = Reason::SeparatePrograms.row().sentence(SentenceForm::Usual);
     let text = fill(sentence, &[("count", ranks.len().to_string())]);
     RunEnd { reason: format!("{}; {text}", ending.reason), ..ending }
+}
+
+/// The end of a run that has continued without some of its ranks names them.
+fn with_lost_ranks(ctx: &EventCtx<'_>, ending: RunEnd) -> RunEnd {
+    let is_recorded = ctx.session.run.facts.recorded_ending.is_some();
+    let lost = ctx.model.lost_sentence().filter(|_| !is_recorded && ending.outcome != RunOutcome::Failed);
+    match lost {
+        Some(text) => RunEnd { reason: format!("{}; {text}", ending.reason), ..ending },
+        None => ending,
+    }
 }
 
 /// What a stop waits for, where that takes long enough to be noticed.

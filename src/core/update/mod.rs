@@ -22,6 +22,7 @@ mod queries;
 mod ranks;
 mod reconcile;
 mod records;
+mod shrink;
 mod transition;
 mod user;
 mod verdicts;
@@ -138,6 +139,7 @@ fn apply(ctx: &mut EventCtx<'_>, event: Event) -> bool {
         Event::Watched { on } => queries::request_frames(ctx, on),
         Event::InspectRequested { rank } => user::request_inspection(ctx, rank),
         Event::ContinueRequested { rank } => user::continue_rank(ctx, rank),
+        Event::RejoinRequested { rank } => shrink::rejoin(ctx, rank),
         Event::ProcessActionRequested { node, process, action } => {
             queries::request_process_action(ctx, node, process, action)
         }

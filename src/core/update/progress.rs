@@ -39,6 +39,7 @@ pub(super) fn summed(ctx: &mut EventCtx<'_>, at: RecordContext, added: Option<(C
         time: at.time,
         sum: totals,
         own,
+        members: None,
         consistent: true,
         steps_per_s,
         reduced: false,
@@ -229,7 +230,8 @@ pub(super) fn fingerprint(
     if equal {
         ctx.session.watch.withdraw(VerdictKind::Drift);
     } else {
-        let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
+        let (rank, verdict) =
+            crate::watch::drift(ctx.model, train_iter, values, &ctx.model.membership.members);
         ctx.session.watch.withdraw(VerdictKind::Drift);
         ctx.session.watch.add_fact(rank, verdict, at.happened());
     }
@@ -240,7 +242,9 @@ pub(super) fn progressed(ctx: &mut EventCtx<'_>, at: RecordContext, joined: Opti
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
     ctx.session.watch.on_counters(&joined.own);
-    let ranks = ctx.model.ranks.iter().zip(&joined.own);
+    let is_in =
+        |rank: &&RankModel| joined.members.as_ref().is_none_or(|members| members.contains(&rank.rank));
+    let ranks = ctx.model.ranks.iter().filter(is_in).zip(&joined.own);
     let per_rank: Vec<RankProgress> = ranks.map(|(rank, own)| rank_progress(ctx, at, rank, own)).collect();
     let JoinedIteration { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();
     // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to

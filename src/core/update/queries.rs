@@ -290,7 +290,8 @@ pub(super) fn on_frame(
     missed: u64,
     frame: Box<LiveFrame>,
 ) -> bool {
-    let here = ctx.model.ranks.get(Rank(0).index()).is_some_and(|rank| rank.node == node);
+    let reporter = ctx.model.membership.reporter();
+    let here = ctx.model.ranks.get(reporter.index()).is_some_and(|rank| rank.node == node);
     if !here || generation != ctx.model.run.generation {
         ctx.model.drops.misplaced += u64::from(!here);
         return false;

@@ -4,10 +4,12 @@
 //! to the present one.
 
 use super::charts::{self, RankScalars};
-use super::progress;
+use super::shrink::{self, Death};
+use super::{failure, progress};
 use crate::end::{EndEvidence, RankEnd, of_rank};
 use crate::exit_message::{EndOfProcess, ExitMessage, logged_exception};
 use crate::limits::TimeLimits;
+use crate::membership::RankLoss;
 use crate::model::{
     ChartMarkKind, CheckpointModel, EventSubject, EventTone, FingerprintModel, RankLife, RankModel,
 };
@@ -49,6 +51,10 @@ fn mine<'a>(ctx: &'a mut EventCtx<'_>, at: RecordContext, rank: Rank) -> Option<
 /// A rank's process exists.
 pub(super) fn spawned(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid: u32) {
     let Some(model) = mine(ctx, at, rank) else { return };
+    if model.lost {
+        shrink::started_again(ctx, at.node, rank, pid);
+        return report_life(ctx, at, rank, "spawned", None, String::new());
+    }
     model.pid = Some(pid);
     if model.life == RankLife::Pending {
         model.life = RankLife::Spawned;
@@ -102,7 +108,11 @@ fn joins_others(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, exit: &Ex
 /// A rank's process ended.
 pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid: u32, end: ProcessEnd<'_>) {
     let name = ctx.host_name(at.node);
-    let judged = judge(ctx, at, rank, &end);
+    let mut judged = judge(ctx, at, rank, &end);
+    let (loss, dead) = (loss(ctx, at, rank, &end, &judged), judged.how);
+    if loss != RankLoss::Failure {
+        judged.how = RankEnd::Lost;
+    }
     let how = judged.how;
     let mut text = format!("rank {rank} on {name} {}", end.exit.predicate());
     let tone = match how {
@@ -111,6 +121,7 @@ pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid:
             EventTone::Warn
         }
         RankEnd::Done | RankEnd::Stopped | RankEnd::Killed => EventTone::Info,
+        RankEnd::Lost => EventTone::Warn,
         RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary if end.stopping => EventTone::Info,
         RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary => EventTone::Bad,
     };
@@ -125,11 +136,13 @@ pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid:
     model.pid = if pid == 0 { model.pid } else { Some(pid) };
     model.life = RankLife::Exited(end.exit.clone());
     model.end = Some(how);
+    model.lost |= how == RankEnd::Lost;
     let rest = ctx.session.addition.rest(at.time);
     progress::summed(ctx, at, rest);
     let Some(model) = mine(ctx, at, rank) else { return };
     let error = model.error.clone().map(|error| error.0).unwrap_or_default();
     let state = match &end.exit {
+        Exit::Code { .. } | Exit::Signal { .. } | Exit::NotStarted { .. } if how == RankEnd::Lost => "lost",
         Exit::Code { code: 0 } if how.is_good() => "exited",
         Exit::Code { .. } => "failed",
         Exit::Signal { .. } => "killed",
@@ -137,8 +150,15 @@ pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid:
     };
     report_life(ctx, at, rank, state, Some(&end.exit), error);
     let facts = &mut ctx.session.run.facts;
-    facts.first_end.get_or_insert(ctx.now);
+    if how != RankEnd::Lost {
+        facts.first_end.get_or_insert(ctx.now);
+    }
     match how {
+        RankEnd::Lost if loss == RankLoss::Gone => shrink::gone(ctx, rank, at.happened(), &end.exit),
+        RankEnd::Lost => {
+            let death = death(ctx, at, rank, &end, (priority(dead), judged), None);
+            shrink::lost(ctx, rank, dead, death, end.with_agent);
+        }
         RankEnd::Done | RankEnd::CrashedAtExit => ended_well(ctx, at, rank, &end, how, text),
         RankEnd::Stopped => {}
         RankEnd::Killed => facts.killed += 1,
@@ -147,9 +167,40 @@ pub(super) fn exited(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, pid:
             let how = if shown.is_empty() { text } else { format!("{text}: {shown}") };
             ctx.session.run.facts.ended_badly(rank, judged.message.gist(), how);
         }
-        RankEnd::Hard => failed(ctx, at, rank, &end, (BlamePriority::Hard, judged)),
-        RankEnd::Failed => failed(ctx, at, rank, &end, (BlamePriority::Plain, judged)),
-        RankEnd::Secondary => failed(ctx, at, rank, &end, (BlamePriority::Victim, judged)),
+        RankEnd::Hard | RankEnd::Failed | RankEnd::Secondary => {
+            failed(ctx, at, rank, &end, (priority(how), judged));
+        }
+    }
+}
+
+/// How likely a failure is the cause of the others.
+fn priority(how: RankEnd) -> BlamePriority {
+    match how {
+        RankEnd::Failed => BlamePriority::Plain,
+        RankEnd::Secondary => BlamePriority::Victim,
+        RankEnd::Hard
+        | RankEnd::Lost
+        | RankEnd::Done
+        | RankEnd::CrashedAtExit
+        | RankEnd::Stopped
+        | RankEnd::Killed => BlamePriority::Hard,
+    }
+}
+
+/// Whether the others continue without it.
+fn loss(
+    ctx: &EventCtx<'_>,
+    at: RecordContext,
+    rank: Rank,
+    end: &ProcessEnd<'_>,
+    judged: &JudgedEnd,
+) -> RankLoss {
+    let model = ctx.model.ranks.get(rank.index()).filter(|model| model.node == at.node);
+    // Nobody waits for a rank that is no member any more, however it ends.
+    let may_be = model.is_some_and(|model| model.lost || judged.how.is_failure());
+    match may_be && ctx.session.run.is_current(at.generation) && !end.stopping {
+        true => shrink::loss_of(ctx, rank, &end.exit, judged.usage),
+        false => RankLoss::Failure,
     }
 }
 
@@ -264,17 +315,40 @@ fn failed(
     end: &ProcessEnd<'_>,
     (weight, judged): (BlamePriority, JudgedEnd),
 ) {
-    let JudgedEnd { usage, message, sent, .. } = judged;
-    let lost_peer = weight == BlamePriority::Victim && message.kind() != FailureKind::Mismatch;
+    let lost_peer = has_lost_peer(weight, &judged);
     if lost_peer {
         blame_root(ctx, at, rank);
     }
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let victim_of = culprit.map(|culprit| culprit.rank).filter(|_| lost_peer);
     ctx.session.watch.on_death(ctx.session.clock.awake_ms);
+    let Death { failure, verdict, happened } = death(ctx, at, rank, end, (weight, judged), victim_of);
+    let facts = &mut ctx.session.run.facts;
+    facts.failed(failure);
+    facts.blame(EndCause::Failure);
+    ctx.session.watch.add_fact(Some(rank), verdict, happened);
+    // SHRINK-4.
+    shrink::expire(ctx);
+}
+
+/// The failure reports a broken connection to another rank.
+fn has_lost_peer(weight: BlamePriority, judged: &JudgedEnd) -> bool {
+    weight == BlamePriority::Victim && judged.message.kind() != FailureKind::Mismatch
+}
+
+/// Describes the death of a rank; `victim_of`: the rank that failed before it.
+fn death(
+    ctx: &EventCtx<'_>,
+    at: RecordContext,
+    rank: Rank,
+    end: &ProcessEnd<'_>,
+    (weight, judged): (BlamePriority, JudgedEnd),
+    victim_of: Option<Rank>,
+) -> Death {
     // A broken connection is never the first failure of a group, even if its cause has not been reported
     // yet.
-    let victim = lost_peer && ctx.model.ranks.len() > 1;
+    let victim = has_lost_peer(weight, &judged) && ctx.model.ranks.len() > 1;
+    let JudgedEnd { usage, message, sent, .. } = judged;
     let death = AbnormalExit {
         exit: &end.exit,
         message: &message,
@@ -291,23 +365,12 @@ fn failed(
     }
     let ended = at.time - end.ago_ms as f64 / 1000.0;
     let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |reported| reported.min(ended));
-    let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
+    let (time, bound_s) = failure::on_our_clock(ctx, at.node, began);
     let (last_lines, text) = (end.last_lines.to_vec(), verdict.reason.clone());
-    let facts = &mut ctx.session.run.facts;
-    facts.failed(FailedRank {
-        rank,
-        host,
-        time,
-        bound_s,
-        last_lines,
-        weight,
-        text,
-        gist: message.gist(),
-        usage,
-    });
-    facts.blame(EndCause::Failure);
+    let failure =
+        FailedRank { rank, host, time, bound_s, last_lines, weight, text, gist: message.gist(), usage };
     let happened = RecordedTime { time: ended, past: at.past };
-    ctx.session.watch.add_fact(Some(rank), verdict, happened);
+    Death { failure, verdict, happened }
 }
 
 /// Lines of its log that are shown of a rank that others failed by, though it lives.
@@ -366,7 +429,7 @@ fn left_early(ctx: &mut EventCtx<'_>, at: RecordContext, victim: Rank) -> Option
     let limits = TimeLimits::of(ctx.model.plan.as_ref());
     let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits, at.happened())?;
     let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
-    let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
+    let (time, bound_s) = failure::on_our_clock(ctx, at.node, at.time);
     let (last_lines, weight) = (Vec::new(), BlamePriority::Plain);
     let gist = String::new();
     let failure = FailedRank { rank, host, time, bound_s, last_lines, weight, text, gist, usage: false };
@@ -393,22 +456,21 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
             let joined = ctx.session.join.own(rank, counters);
             progress::progressed(ctx, at, joined);
         }
-        RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
-        RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
+        RankEvent::Totals(totals) if reports(ctx, rank) => progress::totals(ctx, at, totals),
+        RankEvent::Scalars { env_step, values, not_finite, .. } if reports(ctx, rank) => {
             let scalars = RankScalars { values, not_finite, ..RankScalars::default() };
             charts::scalars(ctx, at, (env_step as f64, "step"), scalars);
         }
-        RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
-        RankEvent::Histogram(logged) if rank == Rank(0) => charts::add_histogram(ctx, at, logged),
-        RankEvent::Image(logged) if rank == Rank(0) => charts::add_image(ctx, at, logged),
+        RankEvent::Eval(evaluation) if reports(ctx, rank) => progress::evaluated(ctx, at, evaluation),
+        RankEvent::Histogram(logged) if reports(ctx, rank) => charts::add_histogram(ctx, at, logged),
+        RankEvent::Image(logged) if reports(ctx, rank) => charts::add_image(ctx, at, logged),
         RankEvent::Totals(_)
         | RankEvent::Scalars { .. }
         | RankEvent::Eval(_)
         | RankEvent::Histogram(_)
         | RankEvent::Image(_) => ctx.model.drops.misplaced += 1,
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            let (generation, (complete, _)) =
-                (at.generation, super::failure::on_our_clock(ctx, at.node, at.time));
+            let (generation, (complete, _)) = (at.generation, failure::on_our_clock(ctx, at.node, at.time));
             let complete = if at.time > 0.0 { complete } else { 0.0 };
             // Its file may have been found before.
             let is_it = |known: &CheckpointModel| {
@@ -461,10 +523,20 @@ pub(super) fn on_rank_event(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Ran
             model.returned = true;
         }
         RankEvent::InnerRank(inner) => inner_rank(ctx, at, rank, inner),
+        RankEvent::Membership(change) => {
+            if mine(ctx, at, rank).is_some() {
+                shrink::changed(ctx, at, change);
+            }
+        }
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
         // An agent records no frames.
         RankEvent::Frame(_) | RankEvent::Unknown => ctx.model.drops.unknown += 1,
     }
+}
+
+/// The rank may report for all: rank 0, or the lowest of those that are left.
+fn reports(ctx: &EventCtx<'_>, rank: Rank) -> bool {
+    ctx.model.membership.may_report(rank)
 }
 
 /// The checkpoint of a file that an agent has found.
@@ -609,7 +681,7 @@ fn finished(ctx: &mut EventCtx<'_>, at: RecordContext, rank: Rank, reason: Finis
         FinishReason::Budget => "reached the target steps",
         FinishReason::Stopped => "stopped by a signal",
     };
-    if rank == Rank(0) {
+    if rank == ctx.model.membership.reporter() {
         ctx.session.run.facts.finish = Some(reason);
         ctx.note_at(at.time, EventTone::Good, format!("training finished: {word}"));
     }

@@ -5,9 +5,9 @@
 
 use super::drain::{self, draining};
 use super::transition::{self, finish};
-use super::{ownership, placement, policy, records};
+use super::{ownership, placement, policy, records, shrink};
 use crate::launch_size;
-use crate::model::{EventTone, HostModel, RankLife, RunState};
+use crate::model::{EventTone, HostModel, RankLife, RankModel, RunState};
 use crate::report::{ReportBody, RunOutcome};
 use crate::run::{ActiveLaunch, ConsoleRole, EndCause, RunStage};
 use crate::session::{EventCtx, Goal};
@@ -275,13 +275,18 @@ fn running(ctx: &mut EventCtx<'_>) {
         ctx.session.run.stage = RunStage::Running;
     }
     report_uncounted(ctx);
-    let ended =
-        ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
+    shrink::expire(ctx);
+    let is_over = |rank: &RankModel| {
+        // What becomes of a lost rank ends nothing.
+        !rank.lost && matches!(rank.life, RankLife::Exited(_) | RankLife::Finished)
+    };
+    let ended = ctx.model.ranks.iter().any(is_over);
     // Each event comes here: what few hosts are is checked first.
     let proved = ctx.model.hosts.iter().any(|host| {
         host.stopped.is_some()
             && host.machine.generation.is_some_and(|latest| ctx.session.run.is_current(latest))
             && ctx.is_member(host)
+            && !shrink::is_left(ctx, host)
     });
     if ended || proved || ctx.session.run.is_ending() {
         ctx.session.run.drain(ctx.now, None);
@@ -295,7 +300,7 @@ fn runs_where_reported(ctx: &EventCtx<'_>) -> bool {
         ctx.members().partition(|host| host.link.is_unreachable());
     let is_up = |host: &&HostModel| {
         let mut ranks = ctx.model.ranks.iter().filter(|rank| rank.node == host.node_rank);
-        host.caught_up() && ranks.all(|rank| rank.life != RankLife::Pending)
+        host.caught_up() && ranks.all(|rank| rank.lost || rank.life != RankLife::Pending)
     };
     !ctx.session.run.is_launcher() && !away.is_empty() && !here.is_empty() && here.iter().all(is_up)
 }
@@ -314,7 +319,8 @@ fn allocation_over(ctx: &EventCtx<'_>) -> Option<String> {
 fn send_launches(ctx: &mut EventCtx<'_>) {
     let Some(launch) = &ctx.session.run.launch else { return };
     let waits = |host: &&HostModel| host.machine.is_live() && !host.machine.has_launch(launch.generation);
-    let waiting = ctx.model.hosts.iter().filter(waits).filter(|host| ctx.is_member(host));
+    let is_meant = |host: &&HostModel| ctx.is_member(host) && !shrink::is_left(ctx, host);
+    let waiting = ctx.model.hosts.iter().filter(waits).filter(is_meant);
     let waiting: Vec<NodeRank> = waiting.map(|host| host.node_rank).collect();
     if waiting.is_empty() {
         return;

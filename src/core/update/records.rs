@@ -3,7 +3,7 @@
 use super::charts::RankScalars;
 use super::ownership::{self, LaunchFinding};
 use super::progress::Measured;
-use super::{charts, failure, link, policy, progress, queries, ranks};
+use super::{charts, failure, link, policy, progress, queries, ranks, shrink};
 use crate::host::{AHEAD, AHEAD_BYTES, HostStage};
 use crate::model::{ChartMarkKind, EventTone, HostResults};
 use crate::origin;
@@ -272,6 +272,11 @@ fn stopped(
         host.stopped = Some(survivors);
     }
     if host.machine.has_no_launch() || !ctx.session.run.is_current(at.generation) {
+        return;
+    }
+    if shrink::is_left(ctx, &ctx.model.hosts[at.node.index()]) {
+        // The others continue: this is no part of an end.
+        ctx.host(at.node).gpus_free = gpus_free;
         return;
     }
     // By the agent's own clock: how old this proof was when the agent last greeted us.

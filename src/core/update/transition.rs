@@ -59,6 +59,7 @@ pub(super) fn begin_generation(ctx: &mut EventCtx<'_>, plan: Plan, launch: Activ
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
     (model.run.first_failure, model.run.work) = (None, None);
     model.run.stopped_elsewhere = false;
+    model.membership.begin_generation();
     model.run.end_warnings.clear();
     model.run.reason.clear();
     if let Some(PlannedCode::Pack(hash)) = PlannedCode::of(&plan)
@@ -178,7 +179,7 @@ pub(crate) fn install(model: &mut Model, plan: &Plan) {
 
 /// All ranks have been spawned.
 pub(super) fn all_spawned(model: &Model) -> bool {
-    !model.ranks.is_empty() && model.ranks.iter().all(|rank| rank.life != RankLife::Pending)
+    !model.ranks.is_empty() && model.ranks.iter().all(|rank| rank.lost || rank.life != RankLife::Pending)
 }
 
 /// The generation after `generation`.
@@ -199,7 +200,11 @@ pub(super) fn launched_from(ctx: &EventCtx<'_>, from: Option<String>, next: Opti
     let first = |plan: &Plan| plan.ranks.first().map(|rank| rank.node_rank);
     // Another host searches its own directory for `latest`; the full path fails loudly unless the folder is
     // shared.
-    let moved = next.is_some_and(|next| ctx.model.plan.as_ref().and_then(first) != first(next));
+    let present = ctx.model.plan.as_ref().and_then(first);
+    // Another rank than 0 saves once that one is lost.
+    let saved = ctx.model.checkpoints.back().filter(|_| ctx.model.membership.epoch > 0);
+    let moved = next.is_some_and(|next| present != first(next))
+        || saved.is_some_and(|saved| next.map_or(present, first) != Some(saved.node));
     Standing::of(ctx.model).launched_from(from, moved)
 }
 
@@ -286,7 +291,7 @@ pub(super) fn finish(ctx: &mut EventCtx<'_>, ending: RunEnd) {
         false => ctx.session.clock.wall_time(ctx.now),
     };
     let ending = RunEnd {
-        clean: facts.is_clean() && proof.proved,
+        clean: facts.is_clean() && proof.proved && ctx.model.lost_ranks().is_empty(),
         first_failure: first_failure.as_ref().map(|failure| failure.line.clone()),
         ..ending
     };

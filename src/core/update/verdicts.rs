@@ -1,7 +1,7 @@
 //! Verdicts: conditions are assessed at each tick, changes are reported and recorded, and the policy for stuck
 //! ranks is applied to verdicts about live ranks.
 
-use super::{charts, policy, transition};
+use super::{charts, policy, shrink, transition};
 use crate::limits::TimeLimits;
 use crate::model::{ChartMarkKind, EventSubject, EventTone, RunState};
 use crate::report::{Proof, ReportBody, Severity};
@@ -18,6 +18,7 @@ pub(super) fn evaluate(ctx: &mut EventCtx<'_>) {
     let replaying = ctx.model.hosts.iter().any(|host| host.is_live() && !host.caught_up());
     if watching
         && !replaying
+        && !shrink::is_reforming(ctx)
         && matches!(run.stage, RunStage::Launching | RunStage::Running | RunStage::Draining { .. })
     {
         ctx.session.watch.check_learning(ctx.model);

@@ -45,7 +45,7 @@ pub(crate) use assess::finding::AbnormalExit;
 pub(crate) use history::inspections::InspectRequest;
 pub(crate) use patterns::group_arguments::separate_programs;
 pub(crate) use report::builder::describe_inspection;
-pub(crate) use report::facts::{dead, drift, totals_differ};
+pub(crate) use report::facts::{dead, drift, lost, totals_differ};
 pub(crate) use verdict_store::{RecordedTime, VerdictChange};
 
 use crate::limits::TimeLimits;
@@ -183,6 +183,23 @@ impl Detector {
     /// Withdraws all facts of a kind.
     pub fn withdraw(&mut self, kind: VerdictKind) {
         self.verdicts.withdraw(kind);
+    }
+
+    /// Withdraws the fact of a kind about a rank.
+    pub fn withdraw_about(&mut self, kind: VerdictKind, rank: Rank) {
+        self.verdicts.withdraw_about(kind, rank);
+    }
+
+    /// The ranks have formed another group: what was remembered about all of them together is of the former one.
+    pub fn reform(&mut self) {
+        self.straggler = None;
+        self.stall = StallDetector::default();
+        self.post_mortem = PostMortem::default();
+        self.replicas = Replicas::default();
+        self.returns = ReturnComparison::default();
+        self.speed = SpeedHistory::default();
+        self.normalizers = NormalizerComparison::default();
+        self.verdicts.withdraw(VerdictKind::TotalsDiffer);
     }
 
     /// Takes the counters of all ranks at one iteration.

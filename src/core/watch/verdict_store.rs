@@ -137,6 +137,12 @@ impl VerdictStore {
         self.facts.retain(|key, _| key.0 != kind);
     }
 
+    /// Withdraws the fact of a kind about a rank.
+    pub fn withdraw_about(&mut self, kind: VerdictKind, rank: Rank) {
+        self.facts.remove(&(kind, Some(rank), None));
+        self.happened.remove(&(kind, Some(rank), None));
+    }
+
     /// This rank was the first to call a different collective: deaths are secondary failures.
     pub fn deaths_follow_from(&mut self, root: Rank) {
         self.root_of_deaths = Some(root);

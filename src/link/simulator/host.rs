@@ -202,6 +202,10 @@ impl SimHost {
                 let reply = Box::new(self.checkpoint(*order));
                 self.send(AgentMessage::Checkpoint { request, reply }, out);
             }
+            ConsoleMessage::Rejoin { rank, .. } => {
+                let why = HintedError::new(format!("rank {rank} is simulated and cannot start again"), "");
+                self.send(AgentMessage::Refused(why), out);
+            }
             ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
             ConsoleMessage::Watch { .. }
             | ConsoleMessage::Continue { .. }

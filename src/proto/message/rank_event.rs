@@ -98,6 +98,8 @@ pub enum RankEvent {
     Returned,
     /// A process below the rank begins to form a process group of its own, which is not that of the plan.
     InnerRank(InnerRank),
+    /// The process group has other members: ranks were lost, or have joined again. Sent by its lowest rank.
+    Membership(Membership),
     /// The training loop has ended; the process will exit with code 0.
     Finished {
         /// The reason.
@@ -187,6 +189,33 @@ pub struct InnerRank {
     pub backend: String,
     /// `FILE:LINE` of the call; empty if unknown.
     pub at: String,
+}
+
+/// A change of the members of a process group (`distributed.on_rank_loss = "shrink"`), as its lowest rank reports it
+/// once the ranks have agreed on it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Membership {
+    /// Changes since the launch, this one included.
+    pub epoch: u32,
+    /// The members from now on, in rising order.
+    pub ranks: Vec<Rank>,
+    /// Former members that are not in it any more, in rising order.
+    pub lost: Vec<Rank>,
+    /// Members that have joined, in rising order.
+    pub joined: Vec<Rank>,
+    /// Last iteration that the members have in common; they continue after it.
+    pub iteration: u64,
+    /// Global environment steps at that place.
+    pub steps: u64,
+    /// Global environment steps of the lost ranks that are not in the totals any more, and of an iteration that was
+    /// given up.
+    pub steps_lost: u64,
+    /// Duration from the notice of the loss, or the request to join, to the new group, in seconds.
+    pub seconds: f64,
+    /// `ADDRESS:PORT` at which a rank may join from now on; `None`: where the generation's store was launched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 /// A child process of a rank that died.

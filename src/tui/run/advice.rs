@@ -43,6 +43,7 @@ pub fn key_of(advice: &Advice, keys: KeyNames<'_>) -> Option<String> {
         "restart" if advice.command.contains(CHECKED) => Some(keys.of(ScreenCommand::RestartWith)),
         "restart" => Some(keys.of(ScreenCommand::Restart)),
         "stop" => Some(keys.of(ScreenCommand::Stop)),
+        "add" => Some(on_card(ScreenCommand::Rejoin)),
         _ => None,
     }
 }

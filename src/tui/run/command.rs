@@ -164,6 +164,8 @@ pub enum ScreenCommand {
     Processes,
     /// Resume the selected rank (SIGCONT).
     Continue,
+    /// Start the selected lost rank again.
+    Rejoin,
     /// Toggle wait times in the strip.
     Waits,
     /// Open a shell on the selected host.
@@ -257,7 +259,10 @@ pub(crate) fn perform(
             view.page_mut(pane).on_filter(FilterChange::Opened);
         }
         ScreenCommand::Mouse => return toggle_mouse(view, now),
-        ScreenCommand::Stack | ScreenCommand::Continue | ScreenCommand::Environment => {
+        ScreenCommand::Stack
+        | ScreenCommand::Continue
+        | ScreenCommand::Rejoin
+        | ScreenCommand::Environment => {
             return reach_rank(model, view, command, now);
         }
         ScreenCommand::Shell if view.pane() != Pane::Hosts => {
@@ -322,6 +327,10 @@ fn reach_rank(model: &Model, view: &mut ViewState, command: ScreenCommand, now: 
         ScreenCommand::Continue => {
             view.toast(format!("sending SIGCONT to rank {rank}"), Role::Dim, now);
             vec![Request::Do(ScreenAction::Send(Event::ContinueRequested { rank }))]
+        }
+        ScreenCommand::Rejoin => {
+            view.toast(format!("starting rank {rank} again"), Role::Dim, now);
+            vec![Request::Do(ScreenAction::Send(Event::RejoinRequested { rank }))]
         }
         _ => {
             let process = processes::rank(model, rank);

@@ -134,6 +134,7 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     }
     show_replies(model, view);
     show_refusal(model, view);
+    show_membership(model, view);
     show_prompt(model, view);
     // The end is shown once, to who has seen the run alive and is on no other page.
     let over = model.run.state == RunState::Over;
@@ -173,6 +174,25 @@ fn show_refusal(model: &Model, view: &mut ViewState) {
         if let Some(why) = model.run.refused.as_ref().filter(|_| view.moment.cursor.is_none()) {
             let (text, now) = (format!("not restarting: {}", words::clean(why)), view.moment.clock);
             view.toast(text, Role::Bad, now);
+        }
+    }
+}
+
+/// Shows that ranks were lost or have joined, and why one has not. Not in playback.
+fn show_membership(model: &Model, view: &mut ViewState) {
+    let (membership, now) = (&model.membership, view.moment.clock);
+    let is_live = view.moment.cursor.is_none();
+    if view.changes != membership.news {
+        view.changes = membership.news;
+        if let Some(latest) = membership.changes.back().filter(|_| is_live) {
+            let role = if latest.change.lost.is_empty() { Role::Good } else { Role::Warn };
+            view.toast(model.describe_change(&latest.change), role, now);
+        }
+    }
+    if view.not_joined != membership.refused {
+        view.not_joined.clone_from(&membership.refused);
+        if let Some(why) = membership.refused.as_ref().filter(|_| is_live) {
+            view.toast(words::clean(why), Role::Bad, now);
         }
     }
 }

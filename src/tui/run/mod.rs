@@ -159,6 +159,10 @@ pub struct ViewState {
     pub interrupts: u8,
     /// The refusal of a restart that was shown last.
     pub refused: Option<String>,
+    /// Changes of the members that were shown.
+    pub changes: u32,
+    /// The reason that was shown last why a rank has not joined.
+    pub not_joined: Option<String>,
     /// When an overlay closed by itself, or the latest key that was meant for it.
     pub closed: Option<Timestamp>,
 }

@@ -53,6 +53,7 @@ fn run_word(
         Verb::Rank => inspect(model, view, arguments),
         Verb::Host => host(model, view, arguments),
         Verb::Filter => filter(view, arguments),
+        Verb::Add => add(model, view, arguments, now),
         Verb::Env => environment(model, view, arguments),
         Verb::Signal => signal(model, view, arguments),
         Verb::Panes => panes(view, arguments),
@@ -88,6 +89,19 @@ fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResul
     view.selected = Some(rank);
     view.open(Inspector::new(rank));
     Ok(Vec::new())
+}
+
+/// Starts the named or selected lost rank again.
+fn add(model: &Model, view: &mut ViewState, arguments: &[&str], now: Timestamp) -> WordResult {
+    match arguments {
+        [] => {}
+        [name] => view.selected = Some(ranks::named(model, name)?),
+        _ => return Err("usage: add [N]".into()),
+    }
+    if let Some(why) = disabled(model, view, ScreenCommand::Rejoin) {
+        return Err(format!("add: {why}"));
+    }
+    Ok(command::perform(model, view, ScreenCommand::Rejoin, now))
 }
 
 fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> WordResult {

@@ -90,6 +90,17 @@ pub fn state_at(model: &Model, rank: &RankModel, glyphs: Glyphs, now: Timestamp)
 
 /// The last reported state of a rank.
 pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
+    let plain = |letter, glyph, word: &'static str, role| RankState {
+        letter,
+        glyph,
+        word: word.into(),
+        role,
+        trouble: false,
+    };
+    let joins = model.membership.joining == Some(rank.rank);
+    if rank.lost && joins && alive(rank) {
+        return plain('J', glyphs.pick("◐", "@"), "joining", Role::Text);
+    }
     let remains = model.remains(rank);
     let open = matches!(remains, Some(LeftoverState::LeftOver | LeftoverState::Unproved));
     // A process that may still run matters more than a slow rank.
@@ -107,13 +118,9 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             trouble: red,
         };
     }
-    let plain = |letter, glyph, word: &'static str, role| RankState {
-        letter,
-        glyph,
-        word: word.into(),
-        role,
-        trouble: false,
-    };
+    if rank.lost && !open {
+        return plain('L', glyphs.pick("▲", "!"), "lost", Role::Warn);
+    }
     if let Some(remains) = remains {
         return left(remains, glyphs);
     }

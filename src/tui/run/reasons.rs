@@ -87,3 +87,12 @@ pub fn not_stopped(model: &Model, view: &ViewState) -> Option<&'static str> {
     let state = rank.and_then(|rank| rank.sample.as_ref()).map(|sample| sample.state);
     (state != Some('T')).then_some("rank is not suspended")
 }
+
+/// The selected rank is not lost, or it cannot join the others.
+pub fn not_lost(model: &Model, view: &ViewState) -> Option<&'static str> {
+    let obstacle = || match view.selected_rank(model) {
+        Some(rank) => model.rejoin_obstacle(rank),
+        None => Some("no rank is selected"),
+    };
+    no_order(view).or_else(obstacle)
+}

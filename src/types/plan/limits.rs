@@ -7,7 +7,7 @@
 use super::{PlanError, PlannedSize};
 use crate::blocks::BlockShare;
 use crate::experiment::{
-    BackendChoice, Env, EnvWorker, Experiment, INVARIANT_BLOCKS, Kernel, NetworkKind, Policy, Precision,
+    BackendChoice, Env, EnvWorker, Experiment, INVARIANT_BLOCKS, Kernel, NetworkKind, OnRankLoss, Policy, Precision,
     builtin_env,
 };
 use crate::learn::{ActionKind, Learn, NormAdv};
@@ -291,6 +291,12 @@ fn not_invariant(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanE
             "policy.kernel",
             format!("`policy.kernel = \"libtorch\"` is not supported: {libtorch}"),
             "remove `policy.kernel`",
+        ),
+        (
+            distributed.on_rank_loss == OnRankLoss::Shrink,
+            "distributed.on_rank_loss",
+            "a smaller group may not hold whole shares of the blocks".into(),
+            "remove `distributed.on_rank_loss`",
         ),
         (
             policy.memory.is_some(),

@@ -298,6 +298,19 @@ fn json_examples_and_reasons_are_current() {
     let dropped = report(ReportBody::LinesDropped { lines: 312 });
     let value = normalized("", &serde_json::to_value(&dropped).unwrap(), bench.path());
     examples.insert("lines_dropped".into(), pretty(&value, &serde_json::to_string(&dropped).unwrap()));
+    let shrunk = report(ReportBody::Membership {
+        epoch: 1,
+        ranks: vec![Rank(0), Rank(2), Rank(3)],
+        lost: vec![Rank(1)],
+        joined: Vec::new(),
+        world_size: 4,
+        train_iter: 12,
+        env_step: 6144,
+        steps_lost: 128,
+        seconds: 0.25,
+    });
+    let value = normalized("", &serde_json::to_value(&shrunk).unwrap(), bench.path());
+    examples.insert("membership".into(), pretty(&value, &serde_json::to_string(&shrunk).unwrap()));
     let missing: Vec<&&str> = kinds.iter().filter(|kind| !examples.contains_key(**kind)).collect();
     assert!(missing.is_empty(), "the run has no example of {missing:?}");
     let text = with_examples(&read("docs/json.md"), &examples);
@@ -329,6 +342,7 @@ fn json_page_explains_every_kind_and_field() {
         ReportBody::Histogram { .. } => "histogram",
         ReportBody::Image { .. } => "image",
         ReportBody::Restart { .. } => "restart",
+        ReportBody::Membership { .. } => "membership",
     };
     let mut section = String::new();
     let mut example = String::new();

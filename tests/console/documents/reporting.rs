@@ -4,7 +4,7 @@ use super::{check_parts, read, repository, table};
 use crate::support::{Bench, Console};
 use rankdeck_proto::message::{
     Counters, DeadChild, Evaluation, Exception, Exit, FailureKind, FinishReason, InnerRank, LoggedHistogram,
-    LoggedImage, RankEvent,
+    LoggedImage, Membership, RankEvent,
 };
 use rankdeck_types::ids::{Generation, Rank};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 }
 
 /// Variables of a rank besides those of torchrun.
-const VARIABLES: [(&str, &str); 18] = [
+const VARIABLES: &[(&str, &str)] = &[
     ("RANKDECK_RUN", "name of the run"),
     ("RANKDECK_GENERATION", "generation, from 0; each restart adds one"),
     ("RANKDECK_NODE", "index of the host in `hosts.toml`"),
@@ -57,6 +57,11 @@ const VARIABLES: [(&str, &str); 18] = [
         "CPUs that the rank is bound to, such as `0-3,8`; set only with `launch.bind = \"auto\"`",
     ),
     ("RANKDECK_RESUME", "checkpoint to resume from; set only if the generation resumes"),
+    (
+        "RANKDECK_JOIN",
+        "set only for a rank that joins a running group: the latest known change of its members",
+    ),
+    ("RANKDECK_STORE", "`ADDRESS:PORT` at which that rank joins"),
     ("RANKDECK_CHECK_COLLECTIVES", "`1` if every collective is compared across ranks before it starts"),
     ("RANKDECK_FINGERPRINTS", "`0` if `[watch] fingerprint_weights` is off"),
     ("RANKDECK_DRILL", "`1` in a run of [`rankdeck drill`](runs.md#drill)"),
@@ -216,6 +221,7 @@ fn events() -> Vec<RankEvent> {
             ..Exception::default()
         }),
         RankEvent::InnerRank(InnerRank::default()),
+        RankEvent::Membership(Membership { store: Some(String::new()), ..Membership::default() }),
         RankEvent::Survived,
         RankEvent::Returned,
         RankEvent::Finished { reason: FinishReason::Budget },
@@ -243,6 +249,9 @@ fn sender(event: &RankEvent) -> &'static str {
         RankEvent::InnerRank(_) => {
             "a process below the rank that calls `init_process_group` for a group of its own; in Python, the hook sends it"
         }
+        RankEvent::Membership(_) => {
+            "the lowest rank of the built-in trainer, when ranks were lost (`on_rank_loss = \"shrink\"`) or have joined"
+        }
         RankEvent::Survived => {
             "a rank that continues after its `exception` (a shell started another program); in Python, the hook sends it"
         }
@@ -255,7 +264,7 @@ fn sender(event: &RankEvent) -> &'static str {
 }
 
 /// Notes on fields, by kind.
-const NOTES: [(&str, &str, &str); 25] = [
+const NOTES: &[(&str, &str, &str)] = &[
     ("scalars", "values", "name to number"),
     ("scalars", "not_finite", "optional: name to number of values that were not finite"),
     ("histogram", "edges", "bin borders, ascending"),
@@ -284,6 +293,9 @@ const NOTES: [(&str, &str, &str); 25] = [
     ("inner_rank", "rank", "number or null"),
     ("inner_rank", "world_size", "number or null"),
     ("inner_rank", "at", "`FILE:LINE`"),
+    ("membership", "ranks", "the members from now on"),
+    ("membership", "steps_lost", "global steps that the totals do not contain any more"),
+    ("membership", "store", "optional: `ADDRESS:PORT` at which a rank may join from now on"),
     ("finished", "reason", "`stop_value`, `budget` or `stopped`"),
 ];
 

@@ -9,4 +9,5 @@ mod lives;
 mod orphans;
 mod reaching;
 mod security;
+mod shrinking;
 mod stopping;

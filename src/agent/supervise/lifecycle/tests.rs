@@ -589,3 +589,90 @@ fn life_8_second_signal_has_its_grace() {
     let tight = StopTimes { limit: 1_500, ..first };
     assert_eq!((tight.deadline(), tight.kill_at()), (1_100, 1_600), "no room for two graces");
 }
+
+/// Two ranks in a process group that one of them may leave.
+fn shrinking() -> Lifecycle {
+    let mut spec = spec(0, 2);
+    spec.plan.experiment.distributed.on_rank_loss = rankdeck_types::experiment::OnRankLoss::Shrink;
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.launch(spec).unwrap();
+    for rank in 0..2 {
+        lifecycle.spawned(Rank(rank), Ok(ident(rank)), 0);
+        lifecycle.joined(Rank(rank));
+    }
+    lifecycle
+}
+
+#[test]
+fn life_10_loss_of_a_member_stops_nobody() {
+    for (exit, stops) in
+        [(SIGKILLED, false), (Exit::Code { code: 1 }, false), (Exit::Code { code: CANNOT_SHRINK }, true)]
+    {
+        let mut lifecycle = shrinking();
+        lifecycle.reaped(101, exit.clone(), 10);
+        lifecycle.exit_info(Rank(1), vec![], 20);
+        assert_eq!(!lifecycle.tick(1_000_000, false, 15_000).is_empty(), stops, "{exit:?}");
+        assert!(lifecycle.is_running());
+    }
+}
+
+#[test]
+fn life_10_rank_that_never_joined_stops_the_others() {
+    let mut spec = spec(0, 2);
+    spec.plan.experiment.distributed.on_rank_loss = rankdeck_types::experiment::OnRankLoss::Shrink;
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.launch(spec).unwrap();
+    (0..2).for_each(|rank| drop(lifecycle.spawned(Rank(rank), Ok(ident(rank)), 0)));
+    lifecycle.reaped(101, SIGKILLED, 10);
+    assert!(!lifecycle.tick(1_000_000, false, 15_000).is_empty());
+}
+
+#[test]
+fn life_10_rank_starts_again_once_its_end_is_recorded() {
+    let mut lifecycle = shrinking();
+    assert!(lifecycle.rejoin(Rank(1), Generation(0)).is_err(), "it lives");
+    lifecycle.reaped(101, SIGKILLED, 10);
+    assert!(lifecycle.rejoin(Rank(1), Generation(0)).is_err(), "its last lines are not known");
+    lifecycle.exit_info(Rank(1), vec![], 20);
+    assert!(lifecycle.rejoin(Rank(1), Generation(1)).is_err(), "another generation");
+    assert!(lifecycle.rejoin(Rank(7), Generation(0)).is_err(), "another host's");
+    assert_eq!(lifecycle.rejoin(Rank(1), Generation(0)), Ok(vec![LifecycleAction::Save]));
+    let again = ProcessKey { pid: 300, start: 9 };
+    let actions = lifecycle.spawned(Rank(1), Ok(again), 30);
+    assert!(
+        actions
+            .iter()
+            .any(|action| matches!(recorded(action), Some(RecordEvent::RankSpawned { pid: 300, .. })))
+    );
+    // One that was to join ends before it has: nobody waits for it.
+    lifecycle.reaped(300, Exit::Code { code: 1 }, 40);
+    lifecycle.exit_info(Rank(1), vec![], 50);
+    assert!(lifecycle.tick(1_000_000, false, 15_000).is_empty());
+    assert!(lifecycle.rejoin(Rank(1), Generation(0)).is_ok(), "and again");
+}
+
+#[test]
+fn life_10_host_without_ranks_runs_again() {
+    let mut lifecycle = shrinking();
+    for (rank, pid) in [(0, 100), (1, 101)] {
+        lifecycle.reaped(pid, SIGKILLED, 10);
+        lifecycle.exit_info(Rank(rank), vec![], 20);
+    }
+    assert!(lifecycle.rejoin(Rank(0), Generation(0)).is_err(), "the scan is under way");
+    assert!(stopped(&lifecycle.scanned(scan(vec![]), 30)).is_some());
+    assert!(lifecycle.is_quiet());
+    lifecycle.rejoin(Rank(0), Generation(0)).unwrap();
+    assert!(lifecycle.is_running() && !lifecycle.is_stopping());
+    lifecycle.spawned(Rank(0), Ok(ident(0)), 40);
+    let order = lifecycle.stop(StopMode::Kill, 0, "console", 50);
+    assert!(order.contains(&LifecycleAction::SignalAll(libc::SIGKILL)));
+}
+
+#[test]
+fn life_10_stopped_run_takes_no_rank_back() {
+    let mut lifecycle = shrinking();
+    lifecycle.reaped(101, SIGKILLED, 10);
+    lifecycle.exit_info(Rank(1), vec![], 20);
+    lifecycle.stop(StopMode::Clean, 1_000, "console", 30);
+    assert!(lifecycle.rejoin(Rank(1), Generation(0)).is_err());
+}

@@ -54,7 +54,8 @@ pub(crate) fn assess(
     let model = run.model;
     let histories = living(model);
     let mut findings = RunFindings::default();
-    let silent = model.hosts.iter().filter_map(|host| silent_host(run, host, awake_ms, limits, heartbeats));
+    let awaited = model.hosts.iter().filter(|host| !model.has_only_lost(host.node_rank));
+    let silent = awaited.filter_map(|host| silent_host(run, host, awake_ms, limits, heartbeats));
     findings.add(silent.map(Finding::SilentHost), []);
     let down = devices.down_links(model).filter(|(_, _, held_ms)| *held_ms >= FROZEN_MS);
     let down = down.map(|(node, interface, held_ms)| {

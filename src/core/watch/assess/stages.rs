@@ -123,7 +123,7 @@ fn rendezvous(run: &RunView<'_>, limits: &TimeLimits) -> (Option<Finding>, Vec<R
 fn leftover<'a, 'b>(run: &'a RunView<'b>) -> Option<&'a RankView<'b>> {
     let views = &run.views;
     let left = views.iter().filter(|view| view.left).count();
-    if left == 0 || views.len() < run.model.ranks.len() || views.iter().any(|view| view.died) {
+    if left == 0 || views.len() < run.model.member_count() || views.iter().any(|view| view.died) {
         return None;
     }
     let ends = |view: &RankView| view.page().is_some_and(|page| page.phase == Phase::Teardown);

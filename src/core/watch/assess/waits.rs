@@ -160,7 +160,7 @@ pub(crate) fn idle_optimizer(run: &RunView<'_>, living: &[(Rank, &RankHistory)])
 
 /// Ranks that train without exchanging anything.
 pub(crate) fn no_collectives(run: &RunView<'_>, living: &[(Rank, &RankHistory)]) -> Option<Finding> {
-    if run.model.ranks.len() < 2 {
+    if run.model.member_count() < 2 {
         return None;
     }
     let since = |rank: &Rank, history: &RankHistory| {

@@ -56,7 +56,8 @@ impl<'a> RunView<'a> {
                 RankLife::Pending => return None,
                 RankLife::Spawned | RankLife::Joined | RankLife::Finished => (false, false),
             };
-            let sample = rank.sample.as_ref()?;
+            // The others do not wait for a rank without which they continue.
+            let sample = rank.sample.as_ref().filter(|_| !rank.lost)?;
             let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
             let gone = left || died;
             let inspections = memory.inspections.of_rank(rank.rank);
@@ -122,7 +123,8 @@ impl<'a> RunView<'a> {
 /// Returns the histories of ranks whose processes run and have sent samples.
 pub(crate) fn living(model: &Model) -> Vec<(Rank, &RankHistory)> {
     let lives = |rank: &&RankModel| {
-        !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && rank.watch_history.mono_ms > 0
+        let runs = !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending);
+        runs && !rank.lost && rank.watch_history.mono_ms > 0
     };
     model.ranks.iter().filter(lives).map(|rank| (rank.rank, &rank.watch_history)).collect()
 }

@@ -8,7 +8,7 @@
 //! bound by its input only if every rank is, over a whole interval. Intervals are measured on the clock of each
 //! rank's host. A run that is reported stays so until the share is clearly lower, so that it does not flap.
 
-use crate::model::{Model, RankLife};
+use crate::model::{Model, RankLife, RankModel};
 use rankdeck_proto::message::{InputKind, PageSample};
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,8 @@ impl InputHistory {
 
 /// Every live rank now; `None` unless the hook counts the waits of all of them.
 fn beginnings(model: &Model) -> Option<BTreeMap<Rank, Beginning>> {
-    let live = model.ranks.iter().filter(|rank| !matches!(rank.life, RankLife::Exited(_)));
+    let lives = |rank: &&RankModel| !rank.lost && !matches!(rank.life, RankLife::Exited(_));
+    let live = model.ranks.iter().filter(lives);
     let each = live.map(|rank| {
         let page = rank.sample.as_ref()?.page.as_ref()?;
         let waited_ms = page.input.as_ref()?.waited_ms;

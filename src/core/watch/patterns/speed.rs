@@ -3,7 +3,7 @@
 //! An evaluation or a checkpoint makes a minute slow, so that only several in a row count. Slow minutes do not
 //! become part of the past: a run that stays slow is reported for as long as it is.
 
-use crate::model::{Model, RankLife};
+use crate::model::{Model, RankLife, RankModel};
 use rankdeck_proto::message::PageSample;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -84,7 +84,8 @@ impl SpeedHistory {
 
 /// The iteration that most live ranks have reached, as they count themselves or by the steps of their optimizers.
 fn iteration(model: &Model) -> Option<u64> {
-    let live = model.ranks.iter().filter(|rank| !matches!(rank.life, RankLife::Exited(_)));
+    let lives = |rank: &&RankModel| !rank.lost && !matches!(rank.life, RankLife::Exited(_));
+    let live = model.ranks.iter().filter(lives);
     let page = live.map(|rank| rank.sample.as_ref()?.page.as_ref().and_then(PageSample::iteration));
     let mut all: Vec<u64> = page.collect::<Option<Vec<u64>>>()?;
     all.sort_unstable();

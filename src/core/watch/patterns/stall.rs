@@ -106,7 +106,7 @@ fn is_comparable(run: &RunView<'_>) -> bool {
             && known
             && !meets
     };
-    !run.views.is_empty() && run.views.len() == run.model.ranks.len() && run.views.iter().all(alone)
+    !run.views.is_empty() && run.views.len() == run.model.member_count() && run.views.iter().all(alone)
 }
 
 /// A script that has not reached its training loop yet.

@@ -3,7 +3,7 @@
 use crate::card::{Advice, ranges};
 use crate::exit_message::ExitMessage;
 use crate::join::JoinedIteration;
-use crate::model::Model;
+use crate::model::{Model, RankLife};
 use crate::reason::{Proof, Reason, SentenceForm, Severity};
 use crate::report::VerdictReport;
 use crate::watch::assess::finding::{self, AbnormalExit, Assessment};
@@ -13,7 +13,7 @@ use crate::watch::patterns::learning::LearningIssue;
 use crate::watch::patterns::normalizers::NormalizerDrift;
 use crate::watch::patterns::replicas::{DriftConfidence, NotFinite, WeightDrift};
 use crate::watch::report::builder::{VerdictBuilder, complaint, find, host_of, name};
-use rankdeck_proto::message::Exit;
+use rankdeck_proto::message::{Exit, Membership};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 
@@ -79,6 +79,40 @@ pub(crate) fn dead(model: &Model, rank: Rank, death: &AbnormalExit<'_>) -> Verdi
     verdict
 }
 
+/// Describes a rank that the others outlive; `change`: the membership without it, once they have agreed on one.
+pub(crate) fn lost(model: &Model, rank: Rank, change: Option<&Membership>) -> VerdictReport {
+    let exit = find(model, rank).and_then(|rank| match &rank.life {
+        RankLife::Exited(exit) => Some(exit),
+        RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished => None,
+    });
+    let ended = exit.map_or("left the process group".to_owned(), Exit::predicate);
+    let (after, facts) = match change {
+        Some(change) => (
+            format!(
+                "{} of {} continue after iteration {}",
+                change.ranks.len(),
+                words::plural(model.ranks.len(), "rank"),
+                change.iteration
+            ),
+            vec![
+                format!("ranks {} continue after step {}", ranges(&change.ranks), words::count(change.steps)),
+                format!("{} not in the totals", words::plural(change.steps_lost as usize, "step")),
+                format!("new group after {}", words::duration(change.seconds)),
+            ],
+        ),
+        None => ("the other ranks are forming a group without it".to_owned(), Vec::new()),
+    };
+    let words = vec![("who", name(model, rank)), ("ended", ended), ("after", after)];
+    let proof = if exit.is_some() { Proof::Gone } else { Proof::Reported };
+    let draft = VerdictBuilder {
+        rank: Some(rank),
+        host: host_of(model, Some(rank)),
+        facts,
+        ..VerdictBuilder::new(Assessment::proved(proof, Reason::RankLost), words)
+    };
+    draft.build(&RunView::without_ranks(model))
+}
+
 /// The end of a log as facts, repeated lines as one. The line with the error is kept, whatever follows it.
 fn log_excerpt(lines: &[String], message: &ExitMessage) -> Vec<String> {
     let mut folded: Vec<(&String, u32)> = Vec::new();
@@ -98,13 +132,20 @@ fn log_excerpt(lines: &[String], message: &ExitMessage) -> Vec<String> {
     shown.collect()
 }
 
-/// Describes differing weights of the built-in trainer.
-pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Option<Rank>, VerdictReport) {
+/// Describes differing weights of the built-in trainer. `members`: the ranks of the values; empty: all.
+pub(crate) fn drift(
+    model: &Model,
+    train_iter: u64,
+    values: &[String],
+    members: &[Rank],
+) -> (Option<Rank>, VerdictReport) {
+    let rank_of = |index: usize| members.get(index).copied().unwrap_or(Rank(index as u32));
     let votes = |value: &String| values.iter().filter(|other| *other == value).count();
     let majority = values.iter().find(|value| votes(value) * 2 > values.len());
-    let odd = majority.and_then(|most| values.iter().position(|value| value != most)).map(|i| Rank(i as u32));
-    let fingerprint =
-        |(rank, value): (usize, &String)| format!("rank {rank}: fingerprint {}", words::clip(value, 32));
+    let odd = majority.and_then(|most| values.iter().position(|value| value != most)).map(rank_of);
+    let fingerprint = |(index, value): (usize, &String)| {
+        format!("rank {}: fingerprint {}", rank_of(index), words::clip(value, 32))
+    };
     let words = vec![
         ("who", odd.map(|rank| name(model, rank)).unwrap_or_default()),
         ("iteration", train_iter.to_string()),

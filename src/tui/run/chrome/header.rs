@@ -144,7 +144,9 @@ fn tabs(ctx: &Ctx<'_>, buf: &mut Buffer) {
     if let Some(plan) = &ctx.live.plan {
         groups.push(vec![ctx.s(plan.backend().to_string(), Role::Text)]);
     }
-    if ranks > 0 {
+    if let Some(members) = ctx.live.shrunk_to() {
+        groups.push(vec![ctx.s(members, Role::Warn)]);
+    } else if ranks > 0 {
         groups.push(vec![ctx.s(words::plural(ranks, "rank"), Role::Text)]);
     }
     if hosts > 0 {

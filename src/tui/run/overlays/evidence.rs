@@ -152,6 +152,7 @@ impl Component<RunScreen> for EvidenceCard {
             |begin: &str| verdict.card.actions.iter().any(|advice| advice.command.starts_with(begin));
         let own = [
             (ScreenCommand::Continue, "continue it", advised("kill -CONT")),
+            (ScreenCommand::Rejoin, "add it", advised("rankdeck add")),
             (ScreenCommand::Shell, "shell", advised("ssh")),
             (ScreenCommand::Explain, "next verdict", model.verdicts.iter().any(|other| other != verdict)),
             (ScreenCommand::Restart, "restart", true),

@@ -136,6 +136,7 @@ fn on_card_command(command: ScreenCommand, top: &mut usize, rank: Option<Rank>) 
         }
         ScreenCommand::Stack
         | ScreenCommand::Continue
+        | ScreenCommand::Rejoin
         | ScreenCommand::Shell
         | ScreenCommand::Environment => {
             return Handled::Actions(vec![Request::CommandAbout(rank, command)]);

@@ -11,7 +11,7 @@ use rankdeck_core::model::Model;
 use rankdeck_kit::{ColorDepth, Component, Role, put, text};
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::LiveFrame;
-use rankdeck_types::ids::{Rank, Timestamp};
+use rankdeck_types::ids::Timestamp;
 use rankdeck_types::words::{clean, count};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -74,9 +74,9 @@ impl Component<RunScreen> for LivePolicy {
 /// per second.
 const FRESH_MS: u64 = 1_500;
 
-/// Rank 0 is in an evaluation, by its latest sample.
+/// The rank that evaluates is in an evaluation, by its latest sample.
 fn evaluates(model: &Model) -> bool {
-    let rank = model.ranks.get(Rank(0).index());
+    let rank = model.ranks.get(model.membership.reporter().index());
     let page = rank.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
     page.is_some_and(|page| page.phase == Phase::Eval)
 }

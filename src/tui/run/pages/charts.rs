@@ -433,6 +433,10 @@ fn flags(ctx: &ChartsCtx<'_>, x: impl Fn(Place) -> f64) -> Vec<Flag> {
                 (kind.name().to_string(), sign, sign, role, false)
             }
             ChartMarkKind::Checkpoint => (String::new(), "▴", "^", Role::Dim, true),
+            ChartMarkKind::Membership { members, world } => {
+                let role = if members < world { Role::Warn } else { Role::Good };
+                (format!("{members}/{world} ranks"), "┊", ":", role, false)
+            }
         };
         let sign = sign(glyphs.pick(unicode, ascii));
         Flag { x: x(mark.place), sign, text, style: ctx.theme.style(role), low }
@@ -440,7 +444,7 @@ fn flags(ctx: &ChartsCtx<'_>, x: impl Fn(Place) -> f64) -> Vec<Flag> {
     // What matters is drawn last.
     let order = |mark: &&ChartMark| match mark.kind {
         ChartMarkKind::Checkpoint => 0,
-        ChartMarkKind::Generation(_) => 1,
+        ChartMarkKind::Generation(_) | ChartMarkKind::Membership { .. } => 1,
         ChartMarkKind::Verdict(_, Severity::Red) => 3,
         ChartMarkKind::Verdict(..) => 2,
     };

@@ -48,6 +48,7 @@ pub static KEYS: &[Binding<RunScreen>] = bindings![
     RANKS, ScreenCommand::RankLog, [c('l')], 8, "log", "Show the rank's log", no_rank;
     RANKS, ScreenCommand::Stack, [c('t')], 8, "stack", "Show the rank's stack", no_process;
     RANKS, ScreenCommand::Continue, [c('c')], 0, "continue", "Continue the suspended rank (SIGCONT)", not_stopped;
+    RANKS, ScreenCommand::Rejoin, [c('a')], 0, "add", "Start the lost rank again; it joins the running group", not_lost;
     RANKS, ScreenCommand::Environment, [c('e')], 0, "environment", "Show the rank's environment variables (secrets hidden)", no_process;
     RANKS, ScreenCommand::Waits, [c('w')], 0, "waits", "Show wait times (the shortest is the straggler)", |model, view| view.ranks.no_waits(model);
     RANKS, ScreenCommand::Shell, [c('s')], 0, "shell", "Open a shell in the run directory on the rank's host", no_shell;
