@@ -387,7 +387,7 @@ fn reporting_tables_are_current() {
 }
 
 /// The status page, in words of 64 bits.
-const PAGE: [(&str, &str); 25] = [
+const PAGE: [(&str, &str); 26] = [
     ("0", "the eight bytes `rankdeck`; written last"),
     ("1", "VERSION"),
     ("2, 3, 4", "rank, generation, pid"),
@@ -416,6 +416,10 @@ const PAGE: [(&str, &str); 25] = [
     (
         "35, 36, 37",
         "time that a script has waited for its input, call site of the latest wait, and its kind: 1 data loader, 2 environments",
+    ),
+    (
+        "38",
+        "changes of the members of the first group since the launch, plus 2^32 times its members; 0 if unknown",
     ),
     ("64", "ring of the last 64 collectives, 15 words each; slot = number modulo 64"),
     ("1024", "table of 16 groups, 8 words each; the first is the group of all ranks, `world`"),
