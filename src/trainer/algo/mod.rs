@@ -157,7 +157,10 @@ impl StepContext<'_> {
     }
 
     /// All ranks leave the iteration here, after this work.
+    ///
+    /// Errors: the group is given up, since a rank is lost.
     pub(crate) fn leaves(&self, work: WorkKind) -> Result<bool, TrainerError> {
+        self.group.check_members()?;
         Ok(self.stop.leave(self.group, work)?)
     }
 

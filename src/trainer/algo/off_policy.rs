@@ -296,6 +296,7 @@ impl OffPolicy {
                 self.counters.episodes += 1;
             }
             ctx.stepped(&self.counters);
+            ctx.group.check_members()?;
         }
         self.counters.duration_ns += started.elapsed().as_nanos() as u64;
         Ok(())

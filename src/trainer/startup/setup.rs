@@ -180,6 +180,7 @@ pub(crate) fn group(
         generation: identity.generation,
         secret: identity.secret.clone(),
         device,
+        interrupt: None,
     }
 }
 

@@ -5,7 +5,9 @@
 //! the environment itself (its spaces) run in the ranks.
 
 use super::{PlanError, PlannedSize};
-use crate::experiment::{BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, NetworkKind, Policy, Precision};
+use crate::experiment::{
+    BUILTIN_ENVS, Env, EnvWorker, Experiment, Kernel, NetworkKind, OnRankLoss, Policy, Precision,
+};
 use crate::learn::{ActionKind, Learn, NormAdv};
 
 /// What ids of EnvPool begin with.
@@ -14,8 +16,16 @@ const ENVPOOL: &str = "envpool:";
 /// Environments of [`BUILTIN_ENVS`] whose actions are continuous.
 const CONTINUOUS: [&str; 2] = ["Pendulum-v1", "MountainCarContinuous-v0"];
 
-/// Returns all errors that do not depend on the number of ranks; none for a program of the user.
+/// Returns all errors that do not depend on the number of ranks; for a program of the user, only those of promises that
+/// the built-in trainer alone keeps.
 pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
+    if !experiment.launch.command.is_empty() && experiment.distributed.on_rank_loss == OnRankLoss::Shrink {
+        return vec![PlanError::new(
+            "distributed.on_rank_loss",
+            "`distributed.on_rank_loss = \"shrink\"` needs the built-in trainer: `launch.command` is set",
+            "remove `distributed.on_rank_loss`; `[restart]` restarts any program",
+        )];
+    }
     let (Some(learn), Some(env)) = (&experiment.learn, &experiment.env) else { return Vec::new() };
     if !experiment.launch.command.is_empty() {
         return Vec::new();
