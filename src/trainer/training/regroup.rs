@@ -523,6 +523,94 @@ mod tests {
         assert!(snapshots.of(7).is_none());
     }
 
+    /// REGROUP-2, REGROUP-3: rank 1 of three is lost, and rank 3 joins at the same time.
+    #[test]
+    fn regroup_2_totals_are_exact_and_environments_kept() {
+        use crate::distributed::membership::Member;
+        use crate::distributed::{BackendKind, GroupSettings};
+        use crate::support::page::StatusPage;
+        use rankdeck_proto::status_page::StatusPageWriter;
+        const EACH: usize = 3;
+        let counters = |rank: u64| RankCounters::from_words(&[100 * rank + 100, 90 * rank, rank, 7]);
+        let totals = (0..3).map(counters).fold(RankCounters::default(), RankCounters::plus);
+        let words = |env: u32| -> Vec<u64> { (0..EACH as u64).map(|i| u64::from(env) * 10 + i).collect() };
+        let members = [0, 2, 3].map(|rank| Member { rank, address: ([127, 0, 0, 1], 9).into() });
+        let view = GroupView {
+            epoch: 4,
+            nonce: 1,
+            parent: 0,
+            members: members.to_vec(),
+            iteration: 5,
+            leader: 2,
+            store: None,
+        };
+        let port = rankdeck_testkit::free_port();
+        let shared = |index: u32| {
+            let rank = view.members[index as usize].rank;
+            let settings = GroupSettings {
+                rank: index,
+                world_size: 3,
+                local_rank: index,
+                master_addr: "127.0.0.1".into(),
+                master_port: port,
+                backend: BackendKind::Tcp,
+                timeout: Duration::from_secs(60),
+                shared_memory: true,
+                interface: None,
+                generation: 0,
+                secret: None,
+                device: Device::Cpu,
+                interrupt: None,
+            };
+            let page = StatusPage::new(StatusPageWriter::anonymous(rank, 0).unwrap());
+            let group = ProcessGroup::connect(&settings, page).unwrap();
+            let own = (rank < 3).then(|| Snapshot {
+                header: CheckpointMetadata {
+                    train_iter: 5,
+                    env_step: totals.env_step,
+                    num_envs: 6,
+                    ..CheckpointMetadata::default()
+                },
+                state: AlgorithmState {
+                    envs: (2 * rank..2 * rank + 2).flat_map(words).collect(),
+                    words_per_env: EACH,
+                    ..AlgorithmState::default()
+                },
+                counters: counters(rank.into()),
+                totals,
+                first_env: 2 * rank,
+                num_iterations: Some(50),
+                checkpoint_due: false,
+                saved: Some(4),
+            });
+            let change = (&view, &[0, 1, 2][..], Instant::now());
+            let (regrouped, before) =
+                gather(&group, own.as_ref(), change, (u64::from(rank), Device::Cpu)).unwrap();
+            group.destroy(Duration::from_secs(30)).unwrap();
+            (regrouped, before)
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let shared = &shared;
+            let threads: Vec<_> = (0..3).map(|index| scope.spawn(move || shared(index))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let sum = all.iter().map(|(own, _)| own.counters).fold(RankCounters::default(), RankCounters::plus);
+        assert_eq!(sum, totals);
+        assert_eq!(all[0].0.counters, counters(0), "its own alone");
+        assert_eq!(all[1].0.counters, counters(2).plus(counters(1)), "the leader has the lost rank's, too");
+        assert_eq!(all[2].0.counters, RankCounters::default());
+        let kept: BTreeMap<u32, Vec<u64>> = [0, 1, 4, 5].map(|env| (env, words(env))).into();
+        for (regrouped, before) in &all {
+            assert_eq!((&regrouped.environments, *before), (&kept, (6, Some(50))));
+            assert_eq!((regrouped.saved, regrouped.checkpoint.header.train_iter), (Some(4), 5));
+            let change = regrouped.membership();
+            let ranks = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).collect::<Vec<_>>();
+            assert_eq!((ranks(&change.ranks), ranks(&change.lost)), (vec![0, 2, 3], vec![1]));
+            assert_eq!((ranks(&change.joined), change.epoch, change.iteration), (vec![3], 4, 5));
+            assert_eq!((change.steps, change.steps_lost), (totals.env_step, 5), "steps of ranks 0, 2 and 3");
+        }
+    }
+
     #[test]
     fn change_is_one_line() {
         let change = Membership {

@@ -393,7 +393,7 @@ impl Members {
         replies
     }
 
-    fn call(&self, member: &Member, request: &MemberRequest) -> io::Result<MemberReply> {
+    pub(super) fn call(&self, member: &Member, request: &MemberRequest) -> io::Result<MemberReply> {
         exchange(&mut self.connect(member)?, request, Instant::now() + CALL)
     }
 

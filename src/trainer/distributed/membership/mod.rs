@@ -23,7 +23,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use agreement::{Agreement, AgreementTerms};
+pub(crate) use agreement::{Agreement, AgreementTerms, changes};
 
 use super::GroupSettings;
 use super::auth_listener::Credentials;

@@ -198,7 +198,7 @@ impl SharedRoll {
     }
 
     /// A watched connection of this epoch has ended.
-    fn lost(&self, epoch: u32, error: Option<&io::Error>, host: Option<IpAddr>) {
+    pub(super) fn lost(&self, epoch: u32, error: Option<&io::Error>, host: Option<IpAddr>) {
         let mut roll = self.lock();
         if roll.retired || roll.view.epoch != epoch {
             return;

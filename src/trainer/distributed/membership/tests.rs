@@ -7,7 +7,6 @@ use crate::distributed::auth_listener::{self, AuthListener};
 use crate::distributed::group::Reformation;
 use crate::distributed::{BackendKind, ReduceOp};
 use crate::support::page::StatusPage;
-use agreement::changes;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::status_page::StatusPageWriter;
 use rankdeck_types::error::HintedError;
@@ -321,14 +320,21 @@ fn end_of_a_watched_rank_interrupts_its_watcher() {
     wait_until("rank 0 watches rank 1", || interrupts[0].is_set());
     // Rank 1 watched rank 2, which notices it, too.
     wait_until("rank 2 is watched by rank 1", || interrupts[2].is_set());
-    // Training has ended: ranks end one after the other.
-    let mut ranks = launched(2);
-    ranks.iter().for_each(|rank| rank.watch());
-    ranks.iter().for_each(Members::retire);
+}
+
+/// The end of a rank counts while its group trains.
+#[test]
+fn end_of_an_earlier_or_finished_group_is_no_loss() {
+    let ranks = launched(1);
     let interrupt = ranks[0].shared.interrupt.clone();
-    drop(ranks.remove(1));
-    drop(ranks);
-    assert!(!interrupt.is_set());
+    ranks[0].shared.lost(7, None, None);
+    assert!(!interrupt.is_set(), "of another epoch");
+    ranks[0].shared.lost(0, None, None);
+    assert!(interrupt.is_set());
+    interrupt.clear();
+    ranks[0].retire();
+    ranks[0].shared.lost(0, None, None);
+    assert!(!interrupt.is_set(), "ranks end one after the other");
 }
 
 /// MEMBER-5: what was made for one group does not open in another one of the same generation.
@@ -394,8 +400,8 @@ fn survivors_form_a_group_and_compute() {
                         };
                         assert_eq!(error.kind, DistErrorKind::Connection, "{error}");
                         group.abandon();
-                        let agreement = members.agree(&[done], &TERMS);
-                        // Both have done as many when the rank left between two of them.
+                        let agreement = members.agree(&[u64::saturating_sub(done, 1), done], &TERMS);
+                        // One may have done one more than the other.
                         let Agreement { view, listener } = agreement.unwrap();
                         let reformation = Reformation {
                             identity: (rank, 3),
