@@ -236,9 +236,9 @@ fn run_that_cannot_shrink_says_why() {
     }
 }
 
-/// Replay begins anew on the ranks that are left, and they learn again.
+/// The rank that is left keeps its replay, and learns again.
 #[test]
-fn off_policy_ranks_continue_with_empty_replay() {
+fn off_policy_ranks_continue_with_their_replay() {
     let learn = "[learn]\nalgorithm = 'dqn'\nbatch_size = 24\nbuffer_size = 3000\nlearning_starts = 200\n\
                  [eval]\nevery = 0";
     let mut world = World::start(text(LONG, learn), 2);
@@ -250,6 +250,7 @@ fn off_policy_ranks_continue_with_empty_replay() {
     let before = updates(&world.ranks[1].events());
     world.ranks[1].wait_for("updates", |events| updates(events) > before);
     world.stop(&[1]);
+    assert!(world.ranks[1].logs().contains("replay continues with "), "{}", world.ranks[1].logs());
 }
 
 /// `--spawn` leaves the ranks alone that continue.

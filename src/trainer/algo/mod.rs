@@ -44,6 +44,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
 use rankdeck_types::experiment::{Experiment, Learn};
+use std::any::Any;
 use std::path::Path;
 use stop_points::{StopPoints, WorkKind};
 use tch::Device;
@@ -211,6 +212,15 @@ pub trait Algorithm {
     }
     /// Forgets what [`Algorithm::load_own`] restored: another rank has lost its own.
     fn drop_own(&mut self) {}
+    /// Takes out what only this rank owns, before it continues in another group; `None`: nothing.
+    fn take_own(&mut self) -> Option<Box<dyn Any>> {
+        None
+    }
+    /// Takes over what [`Algorithm::take_own`] gave, as far as it fits; what that is, in words. Called after
+    /// [`Algorithm::restore`].
+    fn adopt_own(&mut self, _own: Box<dyn Any>) -> Option<String> {
+        None
+    }
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the
     /// settings only.
     fn state(&self) -> Result<AlgorithmState, TrainerError>;

@@ -237,7 +237,13 @@ impl Launch<'_> {
             group,
             start_iteration: 0,
         };
-        let trained = Trainer::new(self, build, start).and_then(|mut trainer| trainer.run());
+        let trained = Trainer::new(self, build, start).and_then(|mut trainer| {
+            let ended = trainer.run();
+            if let Some(survival) = self.survival.as_ref().filter(|_| !matches!(ended, Ok(Some(_)))) {
+                *survival.own.borrow_mut() = trainer.algorithm.take_own();
+            }
+            ended
+        });
         trained.map_err(|error| match self.survives(&error) {
             true => error,
             false => last_resort::on(device)(error),
@@ -351,6 +357,11 @@ impl<'a> Trainer<'a> {
             (None, Some(regrouped)) => regrouped.take_over(&mut *algorithm, &build)?,
             (None, None) => false,
         };
+        if let Some(own) = launch.survival.as_ref().and_then(|survival| survival.own.take())
+            && let Some(what) = algorithm.adopt_own(own)
+        {
+            print_line(&format!("rank {}: {what}", identity.rank));
+        }
         if regrouped.is_none() {
             let begins = from.as_deref().map(|path| (path, header.train_iter));
             keep_earlier(identity.generation, &resume::folder(run_dir), group, begins)?;
@@ -464,13 +475,10 @@ impl<'a> Trainer<'a> {
 
     /// What has changed for the environments; `before`: how many there were.
     fn announce_regrouped(&self, before: u32, lost: bool) -> Result<(), TrainerError> {
-        let (env, learn) = setup::parts(self.experiment)?;
+        let (env, _) = setup::parts(self.experiment)?;
         let (count, ranks) = (env.num_envs, self.group.world_size());
         if self.is_first() && count != before {
             print_line(&format!("{count} environments over {ranks} ranks, {before} before"));
-        }
-        if self.is_first() && learn.replay().is_some() {
-            print_line("replay starts empty on all ranks");
         }
         if lost {
             let rank = self.group.run_rank();

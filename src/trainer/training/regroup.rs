@@ -30,6 +30,7 @@ use rankdeck_types::experiment::{Experiment, LostHost};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::plan::size_problem;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -41,7 +42,7 @@ const SNAPSHOT_EVERY: Duration = Duration::from_millis(50);
 /// They take at most one part in so many of the time.
 const SNAPSHOT_SHARE: u32 = 20;
 /// Limit of forming a group again.
-const FORMING: Duration = Duration::from_secs(5);
+const FORMING: Duration = Duration::from_secs(3);
 /// Groups in a row that may fail before an iteration ends, besides two for each rank.
 const FAILURES: u32 = 4;
 
@@ -111,6 +112,8 @@ impl Snapshots {
 pub(super) struct Survival {
     pub members: Members,
     pub snapshots: RefCell<Snapshots>,
+    /// What only this rank has, on its way to the next group.
+    pub own: RefCell<Option<Box<dyn Any>>>,
     /// Members of the latest group that has trained, or was about to.
     ranks: RefCell<Vec<u32>>,
     /// Groups that were formed since the latest iteration ended.
@@ -121,7 +124,13 @@ impl Survival {
     /// Of a run that was launched with so many ranks.
     pub(super) fn new(members: Members, world_size: u32) -> Survival {
         let ranks = RefCell::new((0..world_size).collect());
-        Survival { members, snapshots: RefCell::default(), ranks, failures: Cell::new(0) }
+        Survival {
+            members,
+            snapshots: RefCell::default(),
+            own: RefCell::default(),
+            ranks,
+            failures: Cell::new(0),
+        }
     }
 
     /// An iteration has ended in this group.
@@ -415,6 +424,7 @@ impl Launch<'_> {
             (_, held) => {
                 let terms = AgreementTerms {
                     limit: settings.timeout,
+                    is_planned: cause.is_none(),
                     excludes_hosts: self.experiment.restart.lost_host == LostHost::Exclude,
                 };
                 survival.members.agree(held, &terms).map_err(cannot)?

@@ -19,6 +19,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_LAST: Duration = Duration::from_millis(50);
 /// How long a rank waits for its leader before it asks again.
 const LEADER_WAIT: Duration = Duration::from_millis(250);
+/// Calls of a rank that is to be watched.
+const WATCH_TRIES: u32 = 4;
 /// Calls at a time.
 const CALLS: usize = 64;
 const RESTART_HINT: &str = "restart the run from its latest checkpoint: `rankdeck restart RUN`";
@@ -28,6 +30,8 @@ const RESTART_HINT: &str = "restart the run from its latest checkpoint: `rankdec
 pub(crate) struct AgreementTerms {
     /// Limit of the whole agreement.
     pub limit: Duration,
+    /// All ranks come by themselves, since one joins: their group is whole.
+    pub is_planned: bool,
     /// Half of the ranks may continue without a host that does not respond (`restart.lost_host = "exclude"`).
     pub excludes_hosts: bool,
 }
@@ -69,8 +73,8 @@ enum Round {
 }
 
 impl Members {
-    /// Agrees with the other members on the next group; they learn that this one is broken. `held`: iterations that
-    /// this rank can go back to; none for one that has joined and not got a state yet.
+    /// Agrees with the other members on the next group; they learn that this one is broken, if it is. `held`:
+    /// iterations that this rank can go back to; none for one that has joined and not got a state yet.
     ///
     /// Errors: this rank cannot continue, and why.
     pub(crate) fn agree(&self, held: &[u64], terms: &AgreementTerms) -> Result<Agreement, HintedError> {
@@ -105,12 +109,13 @@ impl Members {
         };
         let first = Member { rank: SERVICE, address: entrance };
         let mut targets = vec![first.clone()];
-        let mut last = String::from("no answer");
-        while Instant::now() < deadline {
+        let (mut last, mut answered) = (String::from("no answer"), Instant::now());
+        while Instant::now() < deadline && answered.elapsed() < self.silence {
             let request = MemberRequest::Join(own.clone());
             for target in std::mem::take(&mut targets) {
                 match self.call(&target, &request) {
                     Ok(MemberReply::Waits(members)) => {
+                        answered = Instant::now();
                         targets = members.into_iter().filter(|member| member.rank != own.rank).collect();
                         break;
                     }
@@ -146,22 +151,24 @@ impl Members {
         if next.rank == own {
             return;
         }
-        let watched = self.connect(next).and_then(|mut channel| {
-            let request = MemberRequest::Watch { epoch: view.epoch };
-            match exchange(&mut channel, &request, Instant::now() + CALL)? {
-                MemberReply::Accepted => Ok(channel.into_stream()),
-                _ => Err(ErrorKind::ConnectionRefused.into()),
+        let request = MemberRequest::Watch { epoch: view.epoch };
+        for _ in 0..WATCH_TRIES {
+            let watched = self.connect(next).and_then(|mut channel| {
+                exchange(&mut channel, &request, Instant::now() + CALL)?;
+                Ok(channel.into_stream())
+            });
+            match watched {
+                Ok(stream) => {
+                    set_silence(&stream, self.silence);
+                    self.shared.lock().watch = Some(WatchedPeer { stream, epoch: view.epoch });
+                    return self.service.wake();
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
+                Err(_) => {}
             }
-        });
-        match watched {
-            Ok(stream) => {
-                set_silence(&stream, self.silence);
-                self.shared.lock().watch = Some(WatchedPeer { stream, epoch: view.epoch });
-                self.service.wake();
-            }
-            // It has ended since the group was formed, or is about to: the ranks find out together.
-            Err(_) => self.shared.interrupt.set(),
         }
+        // It has ended since the group was formed: the ranks find out together.
+        self.shared.interrupt.set();
     }
 
     /// The view that was committed while this rank waited.
@@ -186,7 +193,7 @@ impl Members {
             (roll.view.clone(), roll.own.clone())
         };
         let others: Vec<&Member> = view.members.iter().filter(|member| **member != own).collect();
-        let survey = self.survey(&others, view.epoch);
+        let survey = self.survey(&others, (view.epoch, !terms.is_planned));
         let newer = survey.alive.iter().map(|state| &state.view).filter(|other| other.epoch > view.epoch);
         if let Some(newer) = newer.max_by_key(|other| other.epoch) {
             return self.adopt(newer, held, &own);
@@ -366,8 +373,8 @@ impl Members {
     }
 
     /// Asks all of these members.
-    fn survey<'a>(&self, members: &[&'a Member], epoch: u32) -> Survey<'a> {
-        let replies = self.call_all(members, &MemberRequest::State { epoch, broken: true });
+    fn survey<'a>(&self, members: &[&'a Member], (epoch, broken): (u32, bool)) -> Survey<'a> {
+        let replies = self.call_all(members, &MemberRequest::State { epoch, broken });
         let mut survey = Survey { alive: Vec::new(), silent: Vec::new() };
         for (member, reply) in members.iter().zip(replies) {
             match probe(member, reply) {

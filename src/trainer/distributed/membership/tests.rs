@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// After which a rank that does not answer counts as lost.
 const SILENCE: Duration = Duration::from_millis(400);
-const TERMS: AgreementTerms = AgreementTerms { limit: DEADLINE, excludes_hosts: false };
+const TERMS: AgreementTerms = AgreementTerms { limit: DEADLINE, is_planned: false, excludes_hosts: false };
 
 fn settings(rank: u32, world_size: u32, port: u16) -> GroupSettings {
     GroupSettings {
