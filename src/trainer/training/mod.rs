@@ -160,7 +160,7 @@ fn survival(settings: &GroupSettings, experiment: &Experiment) -> Result<Option<
     }
     let silence = Duration::try_from_secs_f64(experiment.watch.lost_after_s).unwrap_or(settings.timeout);
     let members = Members::open(settings, silence)?;
-    Ok(Some(Survival::new(members, settings.world_size)))
+    Ok(Some(Survival::new(members, experiment, settings.world_size)))
 }
 
 /// What all groups of this rank have in common.
@@ -620,7 +620,7 @@ impl<'a> Trainer<'a> {
             report: self.reporter.due(),
             long: self.long,
             snapshot: self.is_first() && self.survival.is_some_and(|own| own.snapshots.borrow().is_due()),
-            joins: self.survival.is_some_and(|own| own.members.has_waiting()),
+            joins: self.survival.is_some_and(|own| own.joins(self.group.world_size())),
             counters: self.algorithm.counters(),
             chain: stats.chain,
         };

@@ -116,21 +116,31 @@ pub(super) struct Survival {
     pub own: RefCell<Option<Box<dyn Any>>>,
     /// Members of the latest group that has trained, or was about to.
     ranks: RefCell<Vec<u32>>,
+    /// Whether so many ranks can share the experiment.
+    can_split: Vec<bool>,
     /// Groups that were formed since the latest iteration ended.
     failures: Cell<u32>,
 }
 
 impl Survival {
     /// Of a run that was launched with so many ranks.
-    pub(super) fn new(members: Members, world_size: u32) -> Survival {
+    pub(super) fn new(members: Members, experiment: &Experiment, world_size: u32) -> Survival {
+        let can_split = |ranks| ranks > 0 && shared_experiment(experiment, ranks).is_ok();
         let ranks = RefCell::new((0..world_size).collect());
         Survival {
             members,
             snapshots: RefCell::default(),
             own: RefCell::default(),
             ranks,
+            can_split: (0..=world_size).map(can_split).collect(),
             failures: Cell::new(0),
         }
+    }
+
+    /// A rank waits that can join a group of so many ranks.
+    pub(super) fn joins(&self, ranks: u32) -> bool {
+        let (ranks, waiting) = (ranks as usize, self.members.waiting());
+        (ranks + 1..=ranks + waiting).any(|ranks| self.can_split.get(ranks).is_some_and(|can| *can))
     }
 
     /// An iteration has ended in this group.
@@ -426,6 +436,7 @@ impl Launch<'_> {
                     limit: settings.timeout,
                     is_planned: cause.is_none(),
                     excludes_hosts: self.experiment.restart.lost_host == LostHost::Exclude,
+                    can_split: &survival.can_split,
                 };
                 survival.members.agree(held, &terms).map_err(cannot)?
             }

@@ -27,13 +27,15 @@ const RESTART_HINT: &str = "restart the run from its latest checkpoint: `rankdec
 
 /// When ranks may continue without others.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AgreementTerms {
+pub(crate) struct AgreementTerms<'a> {
     /// Limit of the whole agreement.
     pub limit: Duration,
     /// All ranks come by themselves, since one joins: their group is whole.
     pub is_planned: bool,
     /// Half of the ranks may continue without a host that does not respond (`restart.lost_host = "exclude"`).
     pub excludes_hosts: bool,
+    /// Whether so many ranks can share the work; as many join as that allows.
+    pub can_split: &'a [bool],
 }
 
 /// The next group.
@@ -77,7 +79,7 @@ impl Members {
     /// iterations that this rank can go back to; none for one that has joined and not got a state yet.
     ///
     /// Errors: this rank cannot continue, and why.
-    pub(crate) fn agree(&self, held: &[u64], terms: &AgreementTerms) -> Result<Agreement, HintedError> {
+    pub(crate) fn agree(&self, held: &[u64], terms: &AgreementTerms<'_>) -> Result<Agreement, HintedError> {
         let started = Instant::now();
         self.shared.lock().held = Some(held.to_vec());
         // Whoever of this group still waits for this rank is to learn of it.
@@ -184,7 +186,12 @@ impl Members {
         drop(self.shared.changed.wait_timeout_while(roll, most, waits));
     }
 
-    fn round(&self, held: &[u64], terms: &AgreementTerms, started: Instant) -> Result<Round, HintedError> {
+    fn round(
+        &self,
+        held: &[u64],
+        terms: &AgreementTerms<'_>,
+        started: Instant,
+    ) -> Result<Round, HintedError> {
         let (view, own) = {
             let roll = self.shared.lock();
             if roll.held.is_none() {
@@ -219,7 +226,7 @@ impl Members {
                 RESTART_HINT,
             )),
             Some(leader) if leader != own.rank => Ok(Round::Wait(LEADER_WAIT)),
-            Some(_) => self.lead(&view, &survey, held, &own),
+            Some(_) => self.lead(&view, &survey, (held, terms.can_split), &own),
         }
     }
 
@@ -228,7 +235,7 @@ impl Members {
         &self,
         view: &GroupView,
         survey: &Survey<'_>,
-        held: &[u64],
+        (held, can_split): (&[u64], &[bool]),
         own: &Member,
     ) -> Result<Round, HintedError> {
         let soon = Ok(Round::Wait(PAUSE_FIRST));
@@ -246,10 +253,13 @@ impl Members {
         };
         let mut joiners: Vec<Member> =
             survey.alive.iter().flat_map(|state| &state.waiting).cloned().collect();
-        joiners.extend(self.shared.lock().waiting.values().cloned());
+        joiners.extend(self.shared.lock().joiners().cloned());
         joiners.retain(|joiner| joiner.rank != own.rank && !survey.is_alive(joiner.rank));
         joiners.sort_by_key(|joiner| joiner.rank);
         joiners.dedup_by_key(|joiner| joiner.rank);
+        let present = survey.alive.len() + 1;
+        let is_possible = |joining: usize| can_split.get(present + joining).is_some_and(|can| *can);
+        joiners.truncate((0..=joiners.len()).rev().find(|joining| is_possible(*joining)).unwrap_or(0));
         let listener = TcpListener::bind((own.address.ip(), 0));
         let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (store, listener) = bound.map_err(|error| {
@@ -321,7 +331,7 @@ impl Members {
     fn check_quorum(
         &self,
         survey: &Survey<'_>,
-        terms: &AgreementTerms,
+        terms: &AgreementTerms<'_>,
         own: &Member,
     ) -> Result<(), HintedError> {
         let (present, silent) = (survey.alive.len() + 1, survey.silent.len());

@@ -216,9 +216,9 @@ impl Members {
         Ok(())
     }
 
-    /// A rank waits to join.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.shared.lock().has_waiting()
+    /// Ranks that wait to join.
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.lock().waiting()
     }
 
     /// The group in force.

@@ -11,10 +11,12 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a caller names the service by, whatever rank it belongs to: who joins does not know that rank.
 pub(super) const SERVICE: u32 = u32::MAX;
+/// How long a request to join counts: who still wants to asks again before that.
+const JOIN_VALID: Duration = Duration::from_secs(2);
 /// Most bytes of a request or an answer: a view of some thousand members.
 pub(super) const RECORD: usize = 256 << 10;
 /// Connections that are kept, for each rank and besides.
@@ -75,7 +77,8 @@ pub(super) struct Roll {
     pub joins: bool,
     /// The proposal that was accepted, and whose it is.
     pub promised: Option<(u32, GroupView)>,
-    pub waiting: BTreeMap<u32, Member>,
+    /// Ranks that want to join, and when each last asked.
+    pub waiting: BTreeMap<u32, (Member, Instant)>,
     pub timed_out: BTreeSet<IpAddr>,
     /// A watch for the thread to take over.
     pub watch: Option<WatchedPeer>,
@@ -85,13 +88,19 @@ pub(super) struct Roll {
 impl Roll {
     /// The view is in force: this rank trains in its group from here on.
     pub(super) fn install(&mut self, view: GroupView) {
-        self.waiting.retain(|_, joiner| view.member(joiner.rank) != Some(joiner));
+        self.waiting.retain(|_, (joiner, _)| view.member(joiner.rank) != Some(joiner));
         (self.view, self.held, self.promised, self.joins) = (view, None, None, false);
         self.timed_out.clear();
     }
 
-    pub(super) fn has_waiting(&self) -> bool {
-        self.waiting.keys().any(|rank| self.view.member(*rank).is_none())
+    /// Ranks that want to join and still ask.
+    pub(super) fn joiners(&self) -> impl Iterator<Item = &Member> {
+        let asks = |(_, asked): &&(Member, Instant)| asked.elapsed() < JOIN_VALID;
+        self.waiting.values().filter(asks).map(|(joiner, _)| joiner)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.joiners().filter(|joiner| self.view.member(joiner.rank).is_none()).count()
     }
 
     pub(super) fn state(&self) -> MemberState {
@@ -100,7 +109,7 @@ impl Roll {
             view: self.view.clone(),
             held: self.held.clone(),
             joins: self.joins,
-            waiting: self.waiting.values().cloned().collect(),
+            waiting: self.joiners().cloned().collect(),
             timed_out: self.timed_out.iter().copied().collect(),
         }
     }
@@ -190,7 +199,7 @@ impl SharedRoll {
                     return MemberReply::Refused;
                 }
                 if roll.view.member(joiner.rank) != Some(&joiner) {
-                    roll.waiting.insert(joiner.rank, joiner);
+                    roll.waiting.insert(joiner.rank, (joiner, Instant::now()));
                 }
                 MemberReply::Waits(roll.view.members.clone())
             }

@@ -69,7 +69,11 @@ fn mute(rank: u32) -> (TcpListener, Member) {
 type Outcome = Result<Agreement, HintedError>;
 
 /// All of these ranks agree at the same time, each with the iterations that it holds.
-fn agree(ranks: &[Members], held: impl Fn(u32) -> Vec<u64> + Sync, terms: AgreementTerms) -> Vec<Outcome> {
+fn agree(
+    ranks: &[Members],
+    held: impl Fn(u32) -> Vec<u64> + Sync,
+    terms: AgreementTerms<'_>,
+) -> Vec<Outcome> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .iter()
@@ -280,13 +284,16 @@ fn rank_joins_at_the_members_next_agreement() {
     let entrance = view.entrance().unwrap();
     std::thread::scope(|scope| {
         let joins = scope.spawn(|| joiner.join(entrance, DEADLINE));
-        wait_until("no request to join", || ranks.iter().any(Members::has_waiting));
+        wait_until("no request to join", || ranks.iter().any(|rank| rank.waiting() > 0));
+        // Three ranks cannot share the work, and then they can.
+        let two = AgreementTerms { can_split: &[false, true, true, false], ..TERMS };
+        assert_eq!(one_view(agree(&ranks, |_| vec![2, 3], two)).ranks(), [1, 2]);
         let view = one_view(agree(&ranks, |_| vec![3, 4], TERMS));
         assert_eq!((view.ranks(), view.leader, view.iteration), (vec![0, 1, 2], 1, 4));
         assert_eq!(changes(&[1, 2], &view), (vec![], vec![0]));
         assert_eq!(joins.join().unwrap().unwrap().view, view);
     });
-    assert!(!ranks.iter().any(Members::has_waiting));
+    assert!(ranks.iter().all(|rank| rank.waiting() == 0));
     // It has nothing to go back to yet, and counts all the same.
     drop(ranks.remove(0));
     let left = vec![joiner, ranks.remove(0)];
@@ -302,11 +309,11 @@ fn joining_rank_that_ended_is_left_out() {
     let joiner = member(1, 2);
     let own = joiner.shared.lock().own.clone();
     joiner.call(&view.members[0], &MemberRequest::Join(own)).unwrap();
-    assert!(ranks[0].has_waiting());
+    assert_eq!(ranks[0].waiting(), 1);
     drop(joiner);
     let view = one_view(agree(&ranks, |_| vec![3], TERMS));
     assert_eq!((view.ranks(), view.iteration), (vec![0], 3));
-    assert!(!ranks[0].has_waiting());
+    assert_eq!(ranks[0].waiting(), 0);
 }
 
 /// A rank that computes notices the end of the next one.
