@@ -389,6 +389,16 @@ mod tests {
     }
 
     #[test]
+    fn script_cannot_shrink() {
+        let keys = |launch: &str| -> Vec<String> {
+            let text = format!("[run]\nname = 'x'\n{launch}[distributed]\non_rank_loss = 'shrink'\n");
+            problems(&toml::from_str(&text).unwrap()).into_iter().map(|one| one.key).collect()
+        };
+        assert_eq!(keys("[launch]\ncommand = ['python3', 'train.py']\n"), ["distributed.on_rank_loss"]);
+        assert!(keys("").is_empty());
+    }
+
+    #[test]
     fn key_without_effect_is_rejected() {
         for (algorithm, table, setting) in [
             ("dqn", "collect", "normalise_observations = true"),
