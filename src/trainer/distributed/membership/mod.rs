@@ -27,6 +27,7 @@ pub(crate) use agreement::{Agreement, AgreementTerms, changes};
 
 use super::GroupSettings;
 use super::auth_listener::Credentials;
+use super::bounded::within;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::group::ProcessGroup;
 use super::rendezvous;
@@ -176,7 +177,13 @@ impl Members {
         let identity = (settings.rank, settings.world_size);
         let failed =
             |text: String| DistError::new(DistErrorKind::Failed, DistPhase::Rendezvous, identity, text);
-        let address = rendezvous::own_address(settings).map_err(|failure| failed(failure.text))?;
+        let of_thread = settings.clone();
+        // The resolver may take its time.
+        let address = within(settings.timeout, move |_| rendezvous::own_address(&of_thread), || {})
+            .unwrap_or_else(|| {
+                Err(BackendError::new(DistErrorKind::Timeout, "its own address was not found in time"))
+            })
+            .map_err(|failure| failed(failure.text))?;
         Members::at(address, settings, silence)
             .map_err(|error| failed(format!("rank {} cannot listen at {address}: {error}", settings.rank)))
     }
