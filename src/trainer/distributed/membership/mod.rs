@@ -91,7 +91,9 @@ impl Interrupt {
 /// Ends an idle connection whose other host has not responded for `limit`. A process that is suspended is not affected:
 /// its kernel responds.
 fn set_silence(stream: &TcpStream, limit: Duration) {
-    let millis = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
+    // The kernel compares at each probe: a limit of whole seconds would often be found over a second late.
+    let least = limit - limit / 16;
+    let millis = libc::c_int::try_from(least.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
     let probe = (limit.as_secs() / 4).clamp(1, 60) as libc::c_int;
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
