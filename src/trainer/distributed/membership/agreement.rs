@@ -1,7 +1,7 @@
 //! How ranks agree on the next group: survivors of a broken one, and ranks that join.
 
 use super::service::{MemberReply, MemberRequest, MemberState, RECORD, Roll, SERVICE, WatchedPeer};
-use super::{GroupView, Member, Members, io_error, set_silence};
+use super::{GroupView, Member, Members, io_error};
 use crate::distributed::auth_listener;
 use crate::distributed::channel::Channel;
 use crate::distributed::store::list;
@@ -161,8 +161,8 @@ impl Members {
             });
             match watched {
                 Ok(stream) => {
-                    set_silence(&stream, self.silence);
-                    self.shared.lock().watch = Some(WatchedPeer { stream, epoch: view.epoch });
+                    let watched = WatchedPeer::new(stream, view.epoch, self.silence);
+                    self.shared.lock().watch = Some(watched);
                     return self.service.wake();
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,

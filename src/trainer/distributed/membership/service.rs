@@ -222,11 +222,20 @@ impl SharedRoll {
 
 /// A connection that is kept for its end.
 pub(super) struct WatchedPeer {
-    pub stream: TcpStream,
-    pub epoch: u32,
+    stream: TcpStream,
+    epoch: u32,
+    /// A connection that has ended has no address any more.
+    host: Option<IpAddr>,
 }
 
 impl WatchedPeer {
+    /// Of a group of this epoch, whose host counts as lost after `silence`.
+    pub(super) fn new(stream: TcpStream, epoch: u32, silence: Duration) -> WatchedPeer {
+        set_silence(&stream, silence);
+        let host = stream.peer_addr().ok().map(|address| address.ip());
+        WatchedPeer { stream, epoch, host }
+    }
+
     /// The error that ended it, `Some(None)` where the other end closed it; `None` while it lives.
     fn end(&mut self) -> Option<Option<io::Error>> {
         let mut bytes = [0; 64];
@@ -327,8 +336,7 @@ impl MemberService {
             let shared = &self.shared;
             self.watched.retain_mut(|peer| {
                 let Some(error) = peer.end() else { return true };
-                let host = peer.stream.peer_addr().ok().map(|address| address.ip());
-                shared.lost(peer.epoch, error.as_ref(), host);
+                shared.lost(peer.epoch, error.as_ref(), peer.host);
                 false
             });
         }
@@ -340,9 +348,7 @@ impl MemberService {
             match answer(&mut client, &self.shared) {
                 Ok(None) => remaining.push(client),
                 Ok(Some(epoch)) => {
-                    let stream = client.into_stream();
-                    set_silence(&stream, self.silence);
-                    self.watched.push(WatchedPeer { stream, epoch });
+                    self.watched.push(WatchedPeer::new(client.into_stream(), epoch, self.silence));
                 }
                 // Callers hang up when they have their answer.
                 Err(_) => {}
