@@ -13,7 +13,7 @@
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
 //!   the exit code is the worst.
 //! - Where ranks continue without a lost one (`distributed.on_rank_loss = "shrink"`), they are left alone, and the exit
-//!   code is the worst of those that are left at the end.
+//!   code is 0 if one of them finishes.
 
 use super::identity;
 use crate::error::TrainerError;
