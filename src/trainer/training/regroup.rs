@@ -7,8 +7,8 @@
 //! environments as a checkpoint is split that is resumed at another world size.
 //!
 //! Invariants:
-//! - REGROUP-1: the members continue from equal weights, of an update that fingerprints have covered where there are
-//!   fingerprints.
+//! - REGROUP-1: the members continue from equal weights. An iteration after which fingerprints differ is not kept, and
+//!   all members take the state of one.
 //! - REGROUP-2: totals are those of that iteration: what a lost rank had done until then counts, what came later does
 //!   not.
 //! - REGROUP-3: an environment that a member had continues in the same step. Those of a lost rank begin new episodes.

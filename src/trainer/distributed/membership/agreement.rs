@@ -89,12 +89,17 @@ impl Members {
             if started.elapsed() > terms.limit {
                 return Err(self.overdue(terms.limit));
             }
-            match self.round(held, terms, started)? {
-                Round::Agreed(view, listener) => return Ok(Agreement { view, listener }),
-                Round::Wait(most) => {
+            match self.round(held, terms, started) {
+                Ok(Round::Agreed(view, listener)) => return Ok(Agreement { view, listener }),
+                Ok(Round::Wait(most)) => {
                     self.wait(most.max(pause));
                     pause = (pause * 2).min(PAUSE_LAST);
                 }
+                // The others may have taken this rank in meanwhile.
+                Err(refusal) => match self.committed() {
+                    Some(view) => return Ok(Agreement { view, listener: None }),
+                    None => return Err(refusal),
+                },
             }
         }
     }
