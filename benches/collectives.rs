@@ -83,6 +83,7 @@ fn run(rank: u32) {
         generation: 0,
         secret: GroupSecret::from_hex(&"5e".repeat(32)),
         device: Device::Cpu,
+        interrupt: None,
     };
     let group = connect(&settings);
     let print = |line: String| {

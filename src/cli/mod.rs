@@ -20,8 +20,8 @@ use args::{Cli, CliCommand};
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use commands::{
-    add, check, compare, consoles, diff, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play, ps,
-    push, remove, report, restart, run, sbatch, schema, status, stop,
+    add, check, compare, consoles, diff, drill, explain, fetch, gpus, help, init, logs, metrics_tools, play,
+    ps, push, remove, report, restart, run, sbatch, schema, status, stop,
 };
 use rankdeck_config::HostsSource;
 use std::error::Error as _;

@@ -32,9 +32,9 @@ pub use record::{
 };
 pub use sample::{
     Activity, CgroupSample, ChildSample, CollectiveCall, CollectiveSample, FingerprintPosition,
-    FingerprintSample, GpuInstance, GpuSample, GroupArguments, GroupSample, HostSample, HostSignals,
-    InnerRankSample, InputKind, InputSample, IterationSample, LinkSample, MainThread, NORMALIZERS,
-    PageSample, Phase, RankSample, RankSignals, RecentCollective, ReturnBlock, calm_round,
+    FingerprintSample, GpuInstance, GpuSample, GroupArguments, GroupMembership, GroupSample, HostSample,
+    HostSignals, InnerRankSample, InputKind, InputSample, IterationSample, LinkSample, MainThread,
+    NORMALIZERS, PageSample, Phase, RankSample, RankSignals, RecentCollective, ReturnBlock, calm_round,
 };
 
 use crate::inspection::{InnerTarget, Inspection};

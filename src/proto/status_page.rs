@@ -5,14 +5,14 @@
 //! no system call, so that stuck ranks are detected with certainty. The page of a script has the collectives
 //! and optimizer steps of its training loop, without those of other threads (HOOK-6).
 //!
-//! Layout, version 5: 64-bit little-endian words in a file of [`PAGE_BYTES`].
+//! Layout, version 6: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
 //! word    5  writer: 1 the hook in a Python rank
 //! word    6  dumps that the agent requested      7  dumps that the hook wrote
 //! word    8  seqlock: odd while the writer is inside
 //! words   9  body, in the order of `Body::words`; from word 35 on, a script's waits for input: nanoseconds, call
-//!            site, kind
+//!            site, kind; word 38: changes of the members of the group of all ranks | members << 32
 //! word   49  arguments of a script's `init_process_group`: calls | variables << 32, rank << 32 | size,
 //!            port | backend << 16, call site, address
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
@@ -184,6 +184,34 @@ mod tests {
         assert_eq!((last.train_iter, last.seq), (ITERATIONS as u64 + 3, ITERATIONS as u64 + 3));
         assert_eq!(view.ring.last().unwrap().train_iter, last.train_iter - 1);
         assert_eq!(view.sites, [(9, "src/train.rs:7".into())]);
+    }
+
+    #[test]
+    fn regrouped_page_counts_its_collectives_from_0() {
+        use crate::message::GroupMembership;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = StatusPageWriter::create(&path, 3, 0).unwrap();
+        let read = || StatusPageReader::open(&path).unwrap().view().unwrap();
+        assert_eq!(read().membership, None);
+        writer.regroup(0, 4);
+        assert_eq!(read().membership, Some(GroupMembership { epoch: 0, members: 4 }));
+        for iteration in 1..4 {
+            writer.enter(CollectiveOp::AllReduce, tag("grad"), 1, 4, Dtype::F32, 0);
+            writer.leave();
+            writer.update(|body| body.train_iter = iteration);
+        }
+        writer.enter(CollectiveOp::AllReduce, tag("grad"), 1, 4, Dtype::F32, 0);
+        writer.regroup(1, 3);
+        let view = read();
+        assert_eq!(view.membership, Some(GroupMembership { epoch: 1, members: 3 }));
+        let world = view.groups[0];
+        assert_eq!((world.size, world.entered, world.left, world.chain), (3, 0, 0, 0));
+        assert_eq!((view.body.entered, view.body.left, view.iterations.len()), (4, 4, 0));
+        assert_eq!(writer.enter(CollectiveOp::Barrier, tag("new"), 0, 0, Dtype::U8, 0), 1);
+        // A page of an older build has another meaning there, or none.
+        writer.words.store(1, &[5]);
+        assert_eq!(read().membership, None);
     }
 
     #[test]

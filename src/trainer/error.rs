@@ -5,6 +5,7 @@ use crate::env::EnvError;
 use rankdeck_launcher::LaunchError;
 use rankdeck_proto::message::FailureKind;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::exit::CANNOT_SHRINK;
 use rankdeck_types::words::{GPU_FAILED, GPU_FULL, GPU_FULL_HINT, GPU_HINT};
 
 /// libtorch's messages for exhausted GPU memory, besides its own allocator's.
@@ -28,12 +29,25 @@ pub struct TrainerError {
     pub usage: bool,
     /// Kind of the failure, independent of the text.
     pub kind: FailureKind,
+    /// Another rank is lost, and this one cannot continue without it: only a restart helps (exit code
+    /// [`CANNOT_SHRINK`]).
+    pub needs_restart: bool,
 }
 
 impl TrainerError {
     /// An error that ends the rank with exit code 1.
     pub fn failure(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
-        TrainerError { hinted: HintedError::new(error, hint), usage: false, kind: FailureKind::Other }
+        TrainerError {
+            hinted: HintedError::new(error, hint),
+            usage: false,
+            kind: FailureKind::Other,
+            needs_restart: false,
+        }
+    }
+
+    /// This rank cannot continue without a lost one; exit code [`CANNOT_SHRINK`].
+    pub(crate) fn cannot_shrink(hinted: HintedError) -> TrainerError {
+        TrainerError { hinted, usage: false, kind: FailureKind::Connection, needs_restart: true }
     }
 
     /// Training diverged; exit code 1.
@@ -58,7 +72,7 @@ impl TrainerError {
 
     /// A mistake that was found elsewhere; exit code 2.
     pub(crate) fn usage_of(hinted: HintedError) -> TrainerError {
-        TrainerError { hinted, usage: true, kind: FailureKind::Configuration }
+        TrainerError { hinted, usage: true, kind: FailureKind::Configuration, needs_restart: false }
     }
 
     /// What helps; may be empty.
@@ -68,7 +82,11 @@ impl TrainerError {
 
     /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
-        if self.usage { 2 } else { 1 }
+        match (self.usage, self.needs_restart) {
+            (true, _) => 2,
+            (_, true) => CANNOT_SHRINK as u8,
+            _ => 1,
+        }
     }
 }
 
@@ -94,7 +112,12 @@ impl From<DistError> for TrainerError {
         };
         let text = error.to_string();
         let first = text.lines().next().unwrap_or(&text);
-        TrainerError { hinted: HintedError::new(first, hint), usage: error.is_usage(), kind }
+        TrainerError {
+            hinted: HintedError::new(first, hint),
+            usage: error.is_usage(),
+            kind,
+            needs_restart: false,
+        }
     }
 }
 
@@ -138,7 +161,7 @@ impl From<tch::TchError> for TrainerError {
 impl From<LaunchError> for TrainerError {
     fn from(LaunchError { hinted, usage }: LaunchError) -> TrainerError {
         let kind = if usage { FailureKind::Configuration } else { FailureKind::Other };
-        TrainerError { hinted, usage, kind }
+        TrainerError { hinted, usage, kind, needs_restart: false }
     }
 }
 
@@ -150,7 +173,7 @@ impl From<EnvError> for TrainerError {
             _ => FailureKind::Environment,
         };
         let hinted = HintedError::new(error.to_string(), error.hint());
-        TrainerError { hinted, usage: error.is_usage(), kind }
+        TrainerError { hinted, usage: error.is_usage(), kind, needs_restart: false }
     }
 }
 
@@ -190,6 +213,14 @@ mod tests {
             let error = DistError::some(kind, phase, text);
             assert_eq!(TrainerError::from(error).kind, expected, "{kind:?} {phase:?}");
         }
+    }
+
+    #[test]
+    fn exit_code_tells_restart_from_failure() {
+        let hinted = || HintedError::new("x", "");
+        assert_eq!(TrainerError::cannot_shrink(hinted()).exit_code(), 75);
+        assert_eq!(TrainerError::usage_of(hinted()).exit_code(), 2);
+        assert_eq!(TrainerError::failure("x", "").exit_code(), 1);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub use rankdeck_envs as env;
 use error::TrainerError;
 use rankdeck_proto::message::{FinishReason, RankEvent};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::OnRankLoss;
 use rankdeck_types::ids::{Generation, Rank};
 use startup::identity::{self, Flags, RankIdentity};
 use startup::{last_resort, spawn};
@@ -71,7 +72,12 @@ pub fn main(flags: &Flags) -> u8 {
         });
     }
     if let Some(world_size) = flags.spawn {
-        match identity::check_spawn(&env).and_then(|()| spawn::run(world_size)) {
+        let shrinks = flags.all_reduce.is_none()
+            && rankdeck_launcher::load_experiment(&flags.config).is_ok_and(|experiment| {
+                // Who cannot read the file says so in each rank.
+                experiment.distributed.on_rank_loss == OnRankLoss::Shrink
+            });
+        match identity::check_spawn(&env).and_then(|()| spawn::run(world_size, shrinks)) {
             Ok(spawn::SpawnRole::Rank) => {}
             Ok(spawn::SpawnRole::Parent(code)) => return code,
             Err(error) => {

@@ -157,6 +157,7 @@ impl Rank {
             generation: 0,
             secret: None,
             device: Device::Cpu,
+            interrupt: None,
         };
         let page = StatusPage::new(StatusPageWriter::anonymous(rank, 0).unwrap());
         ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"))

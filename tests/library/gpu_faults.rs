@@ -1,8 +1,9 @@
 //! GPUs that fail while a rank trains: the error, the limit by which the rank ends, and what is left of the run.
 
-use crate::harness::{DEADLINE, RankError, Run, errors, experiment, totals};
-use rankdeck_proto::message::FailureKind;
+use crate::harness::{DEADLINE, RankError, Run, errors, experiment, kill, totals};
+use rankdeck_proto::message::{FailureKind, RankEvent};
 use rankdeck_testkit::fake_cuda::FakeCuda;
+use rankdeck_types::ids::Rank;
 use std::time::{Duration, Instant};
 
 /// Waits for a checkpoint and for what follows it.
@@ -105,5 +106,33 @@ fn stuck_abort_ends_the_rank_in_bounded_time() {
             assert!(calls.iter().any(|call| message.contains(call)), "{errors:?}");
             assert!(hint.contains("nvidia-smi"), "{errors:?}");
         }
+    }
+}
+
+/// The communicator is aborted, and one for the ranks that are left is made.
+#[test]
+fn nccl_ranks_continue_without_a_killed_one() {
+    let rest = "[eval]\nevery = 0\n[distributed]\non_rank_loss = \"shrink\"";
+    let text = experiment(40_000_000, "", rest).replace("num_envs = 4", "num_envs = 6");
+    for victim in [2, 0] {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(fake) = FakeCuda::new(folder.path(), &[("gpus", "3")]) else { return };
+        let mut run = Run::start_by(&text, &["--spawn", "3"], |command| fake.apply(command));
+        let iterations =
+            |events: &[(u32, RankEvent)]| totals(events).last().map_or(0, |last| last.train_iter);
+        run.wait_for("progress", |events| iterations(events) >= 2);
+        kill(run.rank_pid(victim), libc::SIGKILL);
+        let change = |events: &[(u32, RankEvent)]| {
+            events.iter().find_map(|(_, event)| match event {
+                RankEvent::Membership(change) => Some(change.clone()),
+                _ => None,
+            })
+        };
+        run.wait_for("the change", |events| change(events).is_some());
+        let change = change(&run.events()).unwrap();
+        assert_eq!((change.lost.as_slice(), change.ranks.len()), (&[Rank(victim)][..], 2), "{}", run.logs());
+        run.wait_for("progress of two ranks", |events| iterations(events) > change.iteration + 2);
+        run.signal(libc::SIGTERM);
+        run.end_with(0);
     }
 }

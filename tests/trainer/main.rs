@@ -25,4 +25,5 @@ mod learning;
 mod measure;
 mod policies;
 mod refusals;
+mod shrink;
 mod workers;

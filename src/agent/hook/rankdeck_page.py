@@ -1,4 +1,4 @@
-"""The status page of a Python rank, version 5 of src/proto/status_page.rs.
+"""The status page of a Python rank, version 6 of src/proto/status_page.rs.
 
 Owner: the rank's interpreter: `page` is the open one, and `None` before `init_process_group` and in children. Words are 64 bits wide, in the
 machine's order; the one at `_LOCK` is odd while others are being written.
@@ -92,7 +92,7 @@ class Page:
         now = self.now()
         words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = phase, now, now, now
         words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
-        words[1], words[2], words[3], words[4], words[_WRITER] = 5, rank, generation, os.getpid(), 1
+        words[1], words[2], words[3], words[4], words[_WRITER] = 6, rank, generation, os.getpid(), 1
         words[0] = int.from_bytes(b"rankdeck", "little")
 
     def phase(self, phase):

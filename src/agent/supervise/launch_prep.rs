@@ -307,7 +307,20 @@ pub(crate) fn prepare(
         BTreeMap::new()
     });
     let join = None;
-    Ok(PreparedHost { facts, host, folder, work, libtorch, trainer, hook, private, resumed, cpus, notices, join })
+    Ok(PreparedHost {
+        facts,
+        host,
+        folder,
+        work,
+        libtorch,
+        trainer,
+        hook,
+        private,
+        resumed,
+        cpus,
+        notices,
+        join,
+    })
 }
 
 /// Returns the CPUs of each rank of this host; empty if the run binds none.

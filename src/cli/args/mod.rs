@@ -16,11 +16,11 @@ pub(crate) mod values;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 pub(crate) use commands::{
-    AddArgs, AttachArgs, CheckArgs, CompareArgs, DemoArgs, DiffArgs, DrillArgs, DrillCase, EvalArgs, ExplainArgs,
-    ExportArgs, ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs, MlflowArgs, PlayArgs,
-    PolicyFormat, PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs, ReplayArgs, ReportArgs,
-    RestartArgs, RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs, TensorboardArgs, WaitArgs,
-    WorkerArgs,
+    AddArgs, AttachArgs, CheckArgs, CompareArgs, DemoArgs, DiffArgs, DrillArgs, DrillCase, EvalArgs,
+    ExplainArgs, ExportArgs, ExportMetricsArgs, FetchArgs, GpusArgs, HomeArgs, InitArgs, LogsArgs,
+    MlflowArgs, PlayArgs, PolicyFormat, PruneArgs, PsArgs, PushArgs, QueueArgs, RemovalArgs, RemoveArgs,
+    ReplayArgs, ReportArgs, RestartArgs, RunArgs, SbatchArgs, SimulateArgs, StatusArgs, StopArgs,
+    TensorboardArgs, WaitArgs, WorkerArgs,
 };
 use rankdeck_types::command::{LAUNCHERS, file_name, is_python, is_shell_script};
 use rankdeck_types::host::GpuSelection;

@@ -405,6 +405,18 @@ pub struct PageSample {
     /// How long a script's training loop has waited for its input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<InputSample>,
+    /// Members of the group of all ranks of the built-in trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<GroupMembership>,
+}
+
+/// How many ranks are in the group of all ranks, which may shrink and grow again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupMembership {
+    /// Changes of its members since the launch.
+    pub epoch: u32,
+    /// Ranks in it.
+    pub members: u32,
 }
 
 impl PageSample {

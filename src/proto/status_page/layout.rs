@@ -5,14 +5,16 @@ use crate::message::{FingerprintPosition, GroupArguments, InputKind, InputSample
 /// Size of the file.
 pub const PAGE_BYTES: usize = 24576;
 /// Version of the layout, which changes with every word of it; pages of other versions are rejected.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// The oldest version that is read.
 pub(super) const OLDEST_VERSION: u64 = 3;
 /// The first version with these arguments of `init_process_group` and waits for input; older ones are left out.
 pub(super) const ARGUMENTS_VERSION: u64 = 4;
 /// The first version whose fingerprints have a position.
 pub(super) const POSITIONS_VERSION: u64 = 5;
-/// Size of the file, and words of a fingerprint, before that version.
+/// The first version with the members of the group of all ranks; older ones are left out.
+pub(super) const MEMBERSHIP_VERSION: u64 = 6;
+/// Size of the file, and words of a fingerprint, before the version with positions.
 pub(super) const OLDER_PAGE_BYTES: usize = 20480;
 pub(super) const OLDER_FINGERPRINT_WORDS: usize = 8;
 
@@ -21,6 +23,8 @@ pub(super) const BODY: usize = 9;
 pub(super) const BODY_WORDS: usize = 40;
 /// Words of the body about waits for input: nanoseconds so far, call site, kind. Only the hook writes them.
 pub(super) const INPUT_START: usize = BODY + 26;
+/// Word within the body of the membership: epoch, and members << 32. Only the built-in trainer writes it.
+const MEMBERSHIP: usize = 29;
 /// First word of the arguments of `init_process_group`.
 pub(super) const ARGUMENTS_START: usize = BODY + BODY_WORDS;
 /// Words of them: calls so far and contradicting variables, rank and size, port and backend, call site, then the
@@ -250,6 +254,10 @@ pub struct Body {
     pub wait_ns: u64,
     /// Time in each phase without collectives, ns; the current phase is counted when it ends.
     pub own_ns: [u64; PHASES],
+    /// Changes of the members of the group of all ranks since the launch.
+    pub membership_epoch: u32,
+    /// Its members; 0 if unknown.
+    pub member_count: u32,
 }
 
 impl Body {
@@ -275,6 +283,7 @@ impl Body {
             self.wait_ns,
         ]);
         words[17..17 + PHASES].copy_from_slice(&self.own_ns);
+        words[MEMBERSHIP] = u64::from(self.membership_epoch) | u64::from(self.member_count) << 32;
         words
     }
 
@@ -300,6 +309,8 @@ impl Body {
             total: words[15],
             wait_ns: words[16],
             own_ns,
+            membership_epoch: words[MEMBERSHIP] as u32,
+            member_count: (words[MEMBERSHIP] >> 32) as u32,
         }
     }
 }
@@ -573,6 +584,7 @@ mod tests {
     fn tables_fit_and_do_not_overlap() {
         let end = |start: usize, count: usize, words: usize| start + count * words;
         const { assert!(ARGUMENTS_START + ARGUMENTS_WORDS <= RING_START) };
+        const { assert!(INPUT_START + 3 <= BODY + MEMBERSHIP && MEMBERSHIP < BODY_WORDS) };
         assert!(end(RING_START, RING, RING_WORDS) <= GROUPS_START);
         assert!(end(GROUPS_START, GROUPS, GROUP_WORDS) <= ITERATIONS_START);
         assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);
@@ -602,12 +614,12 @@ mod tests {
             FINGERPRINT_WORDS,
         ];
         let counts = [RING, GROUPS, ITERATIONS, SITES, FINGERPRINTS, LANES, PHASES, SITE_TEXT, PAGE_BYTES];
-        let version_5 = (
+        let version_6 = (
             [9, 49, 64, 1024, 1152, 1792, 2048],
             [40, 15, 15, 8, 5, 8, 10],
             [64, 16, 128, 32, 64, 8, 9, 56, 24576],
         );
-        assert_eq!((VERSION, (starts, words, counts)), (5, version_5));
+        assert_eq!((VERSION, (starts, words, counts)), (6, version_6));
         let mut words = [0; ARGUMENTS_WORDS];
         words[..5].copy_from_slice(&[
             1 << 33 | 2,

@@ -3,8 +3,9 @@
 
 use super::layout::{
     self, ARGUMENTS_START, ARGUMENTS_VERSION, BODY, BODY_WORDS, FINGERPRINT_WORDS, FINGERPRINTS_START,
-    GROUP_WORDS, GROUPS_START, INPUT_START, ITERATION_WORDS, ITERATIONS_START, OLDER_FINGERPRINT_WORDS,
-    OLDER_PAGE_BYTES, OLDEST_VERSION, POSITIONS_VERSION, RING_START, RING_WORDS, SITE_WORDS, SITES_START,
+    GROUP_WORDS, GROUPS_START, INPUT_START, ITERATION_WORDS, ITERATIONS_START, MEMBERSHIP_VERSION,
+    OLDER_FINGERPRINT_WORDS, OLDER_PAGE_BYTES, OLDEST_VERSION, POSITIONS_VERSION, RING_START, RING_WORDS,
+    SITE_WORDS, SITES_START,
 };
 use super::{
     Body, Collective, FINGERPRINTS, Fingerprint, GROUPS, GroupCounters, ITERATIONS, IterationStart, MAGIC,
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::message::{
     Activity, CollectiveCall, CollectiveSample, FingerprintPosition, FingerprintSample, GroupArguments,
-    GroupSample, InputSample, IterationSample, PageSample, Phase, RecentCollective,
+    GroupMembership, GroupSample, InputSample, IterationSample, PageSample, Phase, RecentCollective,
 };
 use std::fs::File;
 use std::io;
@@ -50,6 +51,8 @@ pub struct View {
     pub group_arguments: Option<GroupArguments>,
     /// How long a script has waited for its input.
     pub input: Option<InputSample>,
+    /// Members of the group of all ranks; `None` on pages of scripts, of older builds, and before the group forms.
+    pub membership: Option<GroupMembership>,
     /// Call sites: number and name.
     pub sites: Vec<(u64, String)>,
     /// The writer died or was stopped during a write: the body may be torn (PAGE-1).
@@ -182,12 +185,15 @@ impl PageCopy {
             .filter(|words| words[0] != 0)
             .map(|words| (words[0], layout::site_text(&words)))
             .collect();
+        let body = Body::from_words(&self.load::<BODY_WORDS>(BODY));
+        let membership = GroupMembership { epoch: body.membership_epoch, members: body.member_count };
+        let has_membership = writer != 1 && version >= MEMBERSHIP_VERSION && membership.members > 0;
         View {
             rank: rank as u32,
             generation: generation as u32,
             pid: pid as u32,
             by_hook: writer == 1,
-            body: Body::from_words(&self.load::<BODY_WORDS>(BODY)),
+            body,
             ring,
             groups: used(GROUPS, group, |g| g.name != [0; 16]),
             iterations,
@@ -196,6 +202,7 @@ impl PageCopy {
                 .filter(|_| version >= ARGUMENTS_VERSION),
             input: layout::input(&self.load(INPUT_START), &sites)
                 .filter(|_| writer == 1 && version >= ARGUMENTS_VERSION),
+            membership: has_membership.then_some(membership),
             sites,
             torn,
         }
@@ -284,6 +291,7 @@ impl View {
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
             group_arguments: self.group_arguments.clone(),
             input: self.input.clone(),
+            membership: self.membership,
         }
     }
 

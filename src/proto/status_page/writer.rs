@@ -76,6 +76,8 @@ enum PageChange {
     Collective(Collective),
     Iteration(IterationStart),
     Group(usize),
+    /// The group of all ranks begins anew.
+    World,
     Site(usize, [u64; SITE_WORDS]),
 }
 
@@ -204,6 +206,26 @@ impl StatusPageWriter {
         GroupId(index)
     }
 
+    /// Begins the group of all ranks anew, with these members: its collectives and the starts of iterations are
+    /// counted from 0 on all of them, so that they stay comparable. `epoch` counts changes of the members.
+    pub fn regroup(&mut self, epoch: u32, members: u32) {
+        let world = GroupCounters {
+            name: tag("world"),
+            size: u64::from(members),
+            last: self.body.entered,
+            ..GroupCounters::default()
+        };
+        if let Some(first) = self.groups.first_mut() {
+            *first = world;
+        }
+        self.body.chain_hash = 0;
+        (self.body.membership_epoch, self.body.member_count) = (epoch, members);
+        // A collective that failed is not left by anyone.
+        self.body.left = self.body.entered;
+        self.body.heartbeat_ns = monotonic_ns();
+        self.publish(PageChange::World);
+    }
+
     /// Sets the name of a call site, `FILE:LINE`; once per number.
     pub fn site(&mut self, number: u64, name: impl FnOnce() -> String) {
         if number == 0 || self.sites.len() >= SITES || self.sites.contains(&number) {
@@ -302,6 +324,10 @@ impl StatusPageWriter {
                 self.words.store(ITERATIONS_START + slot * ITERATION_WORDS, &iteration.words());
             }
             PageChange::Group(index) => self.store_group(index),
+            PageChange::World => {
+                self.words.store(ITERATIONS_START, &[0; ITERATIONS * ITERATION_WORDS]);
+                self.store_group(0);
+            }
             PageChange::Site(index, words) => self.words.store(SITES_START + index * SITE_WORDS, &words),
         }
         lock.store(inside.wrapping_add(1), Ordering::Release);

@@ -52,6 +52,7 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
 use rankdeck_types::experiment::{Experiment, Learn};
+use std::any::Any;
 use std::path::Path;
 use stop_points::{StopPoints, WorkKind};
 use tch::Device;
@@ -165,7 +166,10 @@ impl StepContext<'_> {
     }
 
     /// All ranks leave the iteration here, after this work.
+    ///
+    /// Errors: the group is given up, since a rank is lost.
     pub(crate) fn leaves(&self, work: WorkKind) -> Result<bool, TrainerError> {
+        self.group.check_members()?;
         Ok(self.stop.leave(self.group, work)?)
     }
 
@@ -216,6 +220,15 @@ pub trait Algorithm {
     }
     /// Forgets what [`Algorithm::load_own`] restored: another rank has lost its own.
     fn drop_own(&mut self) {}
+    /// Takes out what only this rank owns, before it continues in another group; `None`: nothing.
+    fn take_own(&mut self) -> Option<Box<dyn Any>> {
+        None
+    }
+    /// Takes over what [`Algorithm::take_own`] gave, as far as it fits; what that is, in words. Called after
+    /// [`Algorithm::restore`].
+    fn adopt_own(&mut self, _own: Box<dyn Any>) -> Option<String> {
+        None
+    }
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the
     /// settings only.
     fn state(&self) -> Result<AlgorithmState, TrainerError>;

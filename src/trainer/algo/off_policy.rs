@@ -28,6 +28,7 @@ use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::show::PolicyEstimate;
+use std::any::Any;
 use std::path::Path;
 use std::time::Instant;
 use tch::Device;
@@ -103,6 +104,13 @@ struct OffPolicy {
     first_env: u32,
     counters: RankCounters,
     interval: Interval,
+}
+
+/// A replay on its way from one group to the next.
+struct OwnReplay {
+    /// Global index of its first environment.
+    first_env: u32,
+    replay: Replay,
 }
 
 /// What one algorithm does with its environments and its batches. Observations are normalized already.
@@ -223,6 +231,14 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
 
     fn load_own(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
         self.off.load_replay(folder, mark)
+    }
+
+    fn take_own(&mut self) -> Option<Box<dyn Any>> {
+        Some(Box::new(self.off.take_replay()))
+    }
+
+    fn adopt_own(&mut self, own: Box<dyn Any>) -> Option<String> {
+        self.off.adopt_replay(*own.downcast().ok()?)
     }
 
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
@@ -347,6 +363,7 @@ impl OffPolicy {
                 self.counters.episodes += 1;
             }
             ctx.stepped(&self.counters);
+            ctx.group.check_members()?;
         }
         self.counters.duration_ns += started.elapsed().as_nanos() as u64;
         Ok(())
@@ -406,6 +423,22 @@ impl OffPolicy {
         self.replay = Replay::new(self.replay.shape().clone());
         self.replay.start(shown(&*self.env));
         (self.ready, self.refills, self.empty_at) = (false, true, self.counters.env_step);
+    }
+
+    /// The replay, which leaves nothing here.
+    fn take_replay(&mut self) -> OwnReplay {
+        let nothing = Replay::new(ReplayShape { envs: 0, ..self.replay.shape().clone() });
+        OwnReplay { first_env: self.first_env, replay: std::mem::replace(&mut self.replay, nothing) }
+    }
+
+    /// Continues with the transitions of environments that this rank keeps. All ranks then decide together when to
+    /// learn again, as with an empty replay; what is here counts as collected.
+    fn adopt_replay(&mut self, own: OwnReplay) -> Option<String> {
+        self.replay.adopt(self.first_env, own.replay, own.first_env);
+        self.replay.start(self.env.observations());
+        let kept = self.replay.len();
+        self.empty_at = self.counters.env_step.saturating_sub(kept as u64);
+        (kept > 0).then(|| format!("replay continues with {kept} transitions"))
     }
 
     /// Writes this rank's replay next to the checkpoints (`checkpoint.replay`), under the name of its

@@ -239,6 +239,7 @@ mod tests {
             generation: 0,
             secret: None,
             device: Device::Cpu,
+            interrupt: None,
         };
         let page = rankdeck_proto::status_page::StatusPageWriter::anonymous(0, 0).unwrap();
         ProcessGroup::connect(&settings, StatusPage::new(page)).unwrap()

@@ -214,6 +214,11 @@ impl Channel {
         Err(BackendError::new(DistErrorKind::Timeout, text))
     }
 
+    /// The socket, to end it from outside.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// The socket, once all its records are sent and read.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream

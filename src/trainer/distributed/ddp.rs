@@ -672,6 +672,7 @@ mod tests {
             generation: 0,
             secret: None,
             device: Device::Cpu,
+            interrupt: None,
         };
         ProcessGroup::connect(&settings, StatusPage::new(StatusPageWriter::anonymous(0, 0).unwrap())).unwrap()
     }

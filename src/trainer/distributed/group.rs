@@ -9,11 +9,12 @@ use super::bounded::within;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase, NOT_FINISHED};
 use super::ffi::ReduceKernel;
 use super::fingerprint::{Hash, call_site};
+use super::membership::Interrupt;
 use super::store::{Store, list};
 use super::transport::{
     CollectiveNote, CollectiveTransport, SingleRankTransport, WORDS, describe, on_device,
 };
-use super::{GroupSettings, rendezvous};
+use super::{BackendKind, GroupSettings, rendezvous};
 use crate::inject::{self, Collectives};
 use crate::support::page::StatusPage;
 use rankdeck_proto::message::Phase;
@@ -21,6 +22,7 @@ use rankdeck_proto::status_page::{self, CollectiveOp, Dtype, GroupId, WORLD, tag
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
+use std::net::{SocketAddr, TcpListener};
 use std::panic::Location;
 use std::time::{Duration, Instant};
 use tch::kind::Element;
@@ -58,6 +60,20 @@ pub struct ProcessGroup {
     chain: Cell<u64>,
     broken: RefCell<Option<String>>,
     check: bool,
+}
+
+/// Where and as what a group forms again, with other members.
+pub(crate) struct Reformation {
+    /// Rank and world size of the run, as errors name them.
+    pub identity: (u32, u32),
+    /// Changes of the members since the launch.
+    pub epoch: u32,
+    /// Tells this group from every other one of the epoch.
+    pub nonce: u64,
+    /// Where the store is; `None` in a group of one.
+    pub place: Option<SocketAddr>,
+    /// The store's socket, on the rank that serves it.
+    pub listener: Option<TcpListener>,
 }
 
 /// A collective about to begin.
@@ -103,6 +119,7 @@ impl ProcessGroup {
             return Err(usage("the timeout is 0".into()));
         }
         page.lock().group("world", settings.world_size);
+        page.lock().update(|body| (body.membership_epoch, body.member_count) = (0, settings.world_size));
         page.lock().phase(Phase::Rendezvous);
         inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
@@ -127,6 +144,72 @@ impl ProcessGroup {
             broken: RefCell::new(None),
             check: std::env::var("RANKDECK_CHECK_COLLECTIVES").is_ok_and(|value| value == "1"),
         })
+    }
+
+    /// Forms a group again after its members have changed. `settings` have this rank's new number and the new world
+    /// size, and `limit` bounds the forming alone.
+    pub(crate) fn reform(
+        settings: &GroupSettings,
+        reformation: Reformation,
+        page: StatusPage,
+        limit: Duration,
+    ) -> Result<ProcessGroup, DistError> {
+        let Reformation { identity, epoch, nonce, place, listener } = reformation;
+        page.lock().regroup(epoch, settings.world_size);
+        page.lock().phase(Phase::Rendezvous);
+        let mut settings = settings.clone();
+        if let Some(place) = place {
+            // Rank 0's host may be gone.
+            (settings.master_addr, settings.master_port) = (place.ip().to_string(), place.port());
+        }
+        let soon = GroupSettings { timeout: limit.min(settings.timeout), ..settings.clone() };
+        let named = |error: DistError| error.with_identity(identity);
+        let (store, transport) = match place.filter(|_| settings.world_size > 1) {
+            None => (None, Box::new(SingleRankTransport) as Box<dyn CollectiveTransport>),
+            Some(place) => {
+                let scope = format!("/{epoch}.{nonce:016x}");
+                let store = rendezvous::join_again(place, listener, &scope, &soon).map_err(named)?;
+                // The limit of NCCL's collectives is its communicator's own.
+                let settings = if settings.backend == BackendKind::Nccl { &settings } else { &soon };
+                let transport = rendezvous::connect(settings, &store, &page).map_err(named)?;
+                (Some(store), transport)
+            }
+        };
+        Ok(ProcessGroup {
+            identity,
+            settings,
+            communicator: 0,
+            shown: WORLD,
+            groups: Cell::new(0),
+            transport: Some(transport),
+            store,
+            page,
+            last_seq: Cell::new(0),
+            chain: Cell::new(0),
+            broken: RefCell::new(None),
+            check: std::env::var("RANKDECK_CHECK_COLLECTIVES").is_ok_and(|value| value == "1"),
+        })
+    }
+
+    /// Gives the group up: dropping it closes its connections at once.
+    pub(crate) fn abandon(self) {
+        self.broken.borrow_mut().get_or_insert_with(|| "it was given up".into());
+    }
+
+    /// Whether the group is whole, for long work between two collectives.
+    ///
+    /// Errors: another rank is gone, or the members change.
+    pub(crate) fn check_members(&self) -> Result<(), DistError> {
+        match self.settings.interrupt.as_ref().is_some_and(Interrupt::is_set) {
+            false => Ok(()),
+            true => {
+                let text = "lost another rank: the members of the group change";
+                let error =
+                    DistError::new(DistErrorKind::Connection, DistPhase::Collective, self.identity, text);
+                self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
+                Err(error)
+            }
+        }
     }
 
     /// A group of some ranks, `ranks` in the order of their new numbers, with connections, sequence numbers
@@ -210,6 +293,11 @@ impl ProcessGroup {
     /// This rank's number in this group.
     pub fn rank(&self) -> u32 {
         self.settings.rank
+    }
+
+    /// This rank's number in the run, whatever group this is.
+    pub(crate) fn run_rank(&self) -> u32 {
+        self.identity.0
     }
 
     /// Ranks in the group.
@@ -435,6 +523,7 @@ impl ProcessGroup {
     }
 
     fn refuse_broken(&self, call: &PlannedCollective<'_>) -> Result<(), DistError> {
+        self.check_members().map_err(|error| error.in_collective(0, call.op, call.tag))?;
         match self.broken.borrow().as_deref() {
             None => Ok(()),
             Some(earlier) => {
@@ -623,7 +712,8 @@ impl ProcessGroup {
     fn leave(&mut self, limit: Duration) -> Result<(), DistError> {
         let (Some(transport), store) = (self.transport.take(), self.store.take()) else { return Ok(()) };
         let Some(store) = store else { return Ok(()) };
-        let (rank, world_size) = (self.rank(), self.world_size());
+        let world_size = self.world_size();
+        let serves = store.is_served_here();
         let identity = self.identity;
         let healthy = self.broken.borrow().is_none();
         if healthy {
@@ -643,11 +733,11 @@ impl ProcessGroup {
                 }
                 transport.close(healthy);
                 if healthy && left == i64::from(world_size) {
-                    // The store goes with rank 0, so rank 0 goes last.
-                    if rank == 0 {
+                    // The store goes with the rank that serves it, which goes last.
+                    if serves {
                         store.wait_count("left", i64::from(world_size) - 1, deadline, || {})?;
                     } else {
-                        // Rank 0 may stop waiting at its own deadline, and its store with it.
+                        // That rank may stop waiting at its own deadline, and its store with it.
                         let _ = store.add("left", 1);
                     }
                 }

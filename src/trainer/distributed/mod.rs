@@ -10,6 +10,7 @@
 //! - DIST-3: no failure of another rank ends this process: each becomes a [`DistError`].
 //! - A group that failed once refuses every later call, since its ranks no longer agree on the next
 //!   one.
+//! - A group that is given up from outside ([`Interrupt`]) fails its collectives at once.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
 mod auth_listener;
@@ -21,6 +22,7 @@ pub(crate) mod error;
 mod ffi;
 mod fingerprint;
 pub(crate) mod group;
+pub(crate) mod membership;
 pub(crate) mod memory;
 mod nccl;
 mod rendezvous;
@@ -33,6 +35,7 @@ pub use ddp::{Averaging, Ddp, GradientPart};
 pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
 pub(crate) use ffi::{AdamPart, AdamRate, backward, cudnn, fused_adam, torch_version};
 pub use group::{ProcessGroup, ReduceOp};
+pub use membership::Interrupt;
 pub(crate) use nccl::set_exit_handler;
 use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::experiment::BackendChoice;
@@ -93,6 +96,8 @@ pub struct GroupSettings {
     pub secret: Option<GroupSecret>,
     /// Where this rank's tensors live.
     pub device: Device,
+    /// Ends the group's collectives from outside; `None`: nothing does.
+    pub interrupt: Option<Interrupt>,
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::cuda::loading::{Api, NcclStatus, SUCCESS};
 use super::cuda::{driver_failure, require_devices};
 use super::error::{BackendError, DistErrorKind};
 use super::ffi::ReduceKernel;
+use super::membership::Interrupt;
 use super::store::Store;
 use super::transport::{CollectiveNote, CollectiveTransport};
 use crate::distributed::cuda::loading::IN_PROGRESS;
@@ -168,7 +169,8 @@ impl Nccl {
             Err(BackendError::new(DistErrorKind::Timeout, "nccl: not all ranks connected in time"))
         })?;
         let identity = (settings.rank, settings.world_size);
-        let flight = InFlightOps::new(api, context, comm, page, (identity, settings.timeout))?;
+        let interrupt = settings.interrupt.clone();
+        let flight = InFlightOps::new(api, context, comm, page, (identity, settings.timeout, interrupt))?;
         Ok(Nccl {
             api,
             flight,
@@ -554,6 +556,7 @@ struct InFlightOps {
     /// Rank and ranks.
     identity: (u32, u32),
     limit: Duration,
+    interrupt: Option<Interrupt>,
     state: Mutex<InFlightState>,
     changed: Condvar,
     /// The first operation, and since when it is the first. NCCL and the driver are never called while it
@@ -568,7 +571,7 @@ impl InFlightOps {
         context: Context,
         comm: NcclComm,
         page: &StatusPage,
-        (identity, limit): ((u32, u32), Duration),
+        (identity, limit, interrupt): ((u32, u32), Duration, Option<Interrupt>),
     ) -> Result<Arc<InFlightOps>, BackendError> {
         let flight = Arc::new(InFlightOps {
             api,
@@ -576,6 +579,7 @@ impl InFlightOps {
             page: page.clone(),
             identity,
             limit,
+            interrupt,
             state: Mutex::new(InFlightState {
                 comm,
                 operations: VecDeque::new(),
@@ -725,6 +729,9 @@ impl InFlightOps {
         match (status, async_status) {
             (SUCCESS, SUCCESS | IN_PROGRESS) => {}
             (SUCCESS, bad) | (bad, _) => return Some(self.api.explain("failed", bad, state.comm.0)),
+        }
+        if self.interrupt.as_ref().is_some_and(Interrupt::is_set) {
+            return Some(BackendError::new(DistErrorKind::Connection, "nccl: aborted, since a rank is gone"));
         }
         let late = state.since.elapsed() > self.limit;
         late.then(|| BackendError::new(DistErrorKind::Timeout, "nccl: not all ranks participated"))

@@ -70,7 +70,7 @@ fn by_torchruns_store(settings: &GroupSettings, deadline: Instant) -> Result<Sto
 }
 
 /// Where the other ranks reach this one.
-fn own_address(settings: &GroupSettings) -> Result<IpAddr, BackendError> {
+pub(super) fn own_address(settings: &GroupSettings) -> Result<IpAddr, BackendError> {
     let (master, port) = (&settings.master_addr, settings.master_port);
     let own = interface(settings).and_then(|name| address_of(&name));
     // Where this host's own name means loopback, other hosts reach it elsewhere.
@@ -142,16 +142,39 @@ fn error(settings: &GroupSettings, failure: BackendError) -> DistError {
 
 /// Joins the store and waits for all ranks.
 pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Store, DistError> {
-    let deadline = Instant::now() + settings.timeout;
+    let of_thread = settings.clone();
     let place = format!("{}:{}", settings.master_addr, settings.master_port);
+    let address = move |deadline| address(&of_thread, deadline);
+    join_at((&place, ""), settings, trouble(settings), address, moved)
+}
+
+/// The same for a group that is not the run's first one: at this place, which one of its ranks has a socket for, with
+/// a `scope` of its own ([`StoreIdentity::scope`]).
+pub(super) fn join_again(
+    place: SocketAddr,
+    listener: Option<TcpListener>,
+    scope: &str,
+    settings: &GroupSettings,
+) -> Result<Store, DistError> {
+    let address = StoreAddress { host: place.ip().to_string(), port: place.port(), listener };
+    join_at((&place.to_string(), scope), settings, None, move |_| Ok(address), || {})
+}
+
+fn join_at(
+    (place, scope): (&str, &str),
+    settings: &GroupSettings,
+    trouble: Option<BackendError>,
+    address: impl FnOnce(Instant) -> Result<StoreAddress, BackendError> + Send + 'static,
+    moved: impl FnMut(),
+) -> Result<Store, DistError> {
+    let deadline = Instant::now() + settings.timeout;
     let identity = StoreIdentity {
         rank: settings.rank,
         world_size: settings.world_size,
         generation: settings.generation,
+        scope: scope.to_owned(),
         secret: settings.secret.clone(),
     };
-    let settings_of_thread = settings.clone();
-    let trouble = trouble(settings);
     let member = StoreMember {
         rank: settings.rank,
         world_size: settings.world_size,
@@ -160,8 +183,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     within(
         settings.timeout + GRACE,
         move |progress| {
-            let address = address(&settings_of_thread, deadline)?;
-            let store = Store::open(address, &identity, deadline)?;
+            let store = Store::open(address(deadline)?, &identity, deadline)?;
             progress.moved();
             store.join(&member, trouble, deadline, || progress.moved())?;
             Ok(store)
@@ -189,7 +211,8 @@ pub(super) fn connect(
                     let deadline = Instant::now() + settings.timeout;
                     let address = own_address(&settings)?;
                     let identity = (settings.rank, settings.world_size);
-                    CpuTransport::open(&store, identity, settings.shared_memory, address, deadline)
+                    let how = (settings.shared_memory, settings.interrupt.as_ref());
+                    CpuTransport::open(&store, identity, how, address, deadline)
                 },
                 || {},
             )

@@ -55,7 +55,7 @@ struct StoreClient {
     /// Of a request.
     limit: Duration,
     secret: Option<GroupSecret>,
-    _server: Option<StoreServer>,
+    server: Option<StoreServer>,
 }
 
 /// What a rank joins a group with.
@@ -64,6 +64,8 @@ pub(crate) struct StoreIdentity {
     pub rank: u32,
     pub world_size: u32,
     pub generation: u32,
+    /// Tells groups of one generation apart: empty for the first one, else `/` and a name.
+    pub scope: String,
     pub secret: Option<GroupSecret>,
 }
 
@@ -100,8 +102,9 @@ impl Store {
         deadline: Instant,
     ) -> Result<Store, BackendError> {
         let place = format!("{}:{}", address.host, address.port);
-        let StoreIdentity { rank, world_size, generation, secret } = identity.clone();
-        let credentials = Credentials::new(secret.as_ref(), &format!("store of generation {generation}"));
+        let StoreIdentity { rank, world_size, generation, scope, secret } = identity.clone();
+        let credentials =
+            Credentials::new(secret.as_ref(), &format!("store of generation {generation}{scope}"));
         let cannot = |error: std::io::Error| {
             let text = format!("cannot serve the store at {place}: {error}");
             BackendError::new(DistErrorKind::Failed, text)
@@ -118,8 +121,8 @@ impl Store {
         }
         let (stream, keys) = connect((&host, port), &credentials, rank, deadline)?;
         let channel = Mutex::new(Some(Channel::new(0, stream, keys, RECORD)?));
-        let client = StoreClient { place, channel, limit, secret, _server: server };
-        Ok(Store { client: Arc::new(client), prefix: format!("rankdeck/{generation}/") })
+        let client = StoreClient { place, channel, limit, secret, server };
+        Ok(Store { client: Arc::new(client), prefix: format!("rankdeck/{generation}{scope}/") })
     }
 
     /// The same store with a namespace of its own.
@@ -130,6 +133,11 @@ impl Store {
     /// What the connections of this namespace's group are made with.
     pub(crate) fn credentials(&self) -> Credentials {
         Credentials::new(self.client.secret.as_ref(), &format!("mesh of {}", self.prefix))
+    }
+
+    /// This process serves it.
+    pub(crate) fn is_served_here(&self) -> bool {
+        self.client.server.is_some()
     }
 
     /// Whether the ranks have a secret to know each other by.

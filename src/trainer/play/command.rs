@@ -211,6 +211,7 @@ impl PlaySetup {
             generation: 0,
             secret: None,
             device: Device::Cpu,
+            interrupt: None,
         };
         let group = ProcessGroup::connect(&settings, StatusPage::new(page))?;
         let (env, _) = setup::parts(experiment)?;

@@ -291,6 +291,7 @@ impl<'a> EvalHeartbeat<'a> {
                 self.started.elapsed().as_secs_f64()
             ));
         }
+        self.group.check_members()?;
         if signals::stop_requested() {
             return Ok(false);
         }

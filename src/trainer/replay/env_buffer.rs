@@ -59,6 +59,11 @@ impl EnvBuffer {
         }
     }
 
+    /// Whether both hold as many frames and steps.
+    pub(super) fn has_room_of(&self, other: &EnvBuffer) -> bool {
+        (self.frames.len(), self.seen.len()) == (other.frames.len(), other.seen.len())
+    }
+
     pub(super) fn len(&self) -> usize {
         (self.next - self.first) as usize
     }

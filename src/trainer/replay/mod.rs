@@ -192,6 +192,18 @@ impl Replay {
         self.len() == 0
     }
 
+    /// Takes over the transitions of `other` that are of environments of this replay, where both have room for as
+    /// many of each; `first` and `others` are the global indices of their first environments. Call
+    /// [`Replay::start`] after it.
+    pub(crate) fn adopt(&mut self, first: u32, other: Replay, others: u32) {
+        for (index, buffer) in (others..).zip(other.buffers) {
+            let own = index.checked_sub(first).and_then(|own| self.buffers.get_mut(own as usize));
+            if let Some(own) = own.filter(|own| own.has_room_of(&buffer)) {
+                *own = buffer;
+            }
+        }
+    }
+
     /// Continues with what the environments show now. In a resumed run, an episode continues where its
     /// environment shows what it showed last, and is cut elsewhere.
     pub fn start<'a>(&mut self, now: impl Into<Shown<'a>>) {
@@ -409,6 +421,44 @@ mod tests {
     }
 
     /// REPLAY-2 on a chain of four steps, n = 3: pitfall 4.27 of the references.
+    /// Environments 2 and 3 of a rank of two are 0 and 1 of one that has all from 2 on; where the environment has gone
+    /// back, no transition crosses that place (REPLAY-3).
+    #[test]
+    fn adopted_replay_keeps_transitions_and_cuts_its_end() {
+        let spec = spec(&[1], ObservationType::F32);
+        let shape = |envs, capacity| ReplayShape::new(&spec, envs, capacity, 3, GAMMA);
+        let mut old = Replay::new(shape(2, 20));
+        old.start(Observations::F32(&[20.0, 30.0]));
+        for step in 1..=4 {
+            let mut outcome = StepOutcome::new(&spec, 2);
+            outcome.rewards.fill(1.0);
+            let now = [20.0 + step as f32, 30.0 + step as f32];
+            old.add(Actions::Discrete(&[step, step]), &outcome, Observations::F32(&now));
+        }
+        let mut new = Replay::new(shape(4, 40));
+        new.start(Observations::F32(&[0.0; 4]));
+        new.adopt(2, old, 2);
+        // Environment 2 continues where it was, environment 3 has gone back by two steps.
+        new.start(Observations::F32(&[24.0, 32.0, 40.0, 50.0]));
+        assert_eq!(new.buffers.iter().map(EnvBuffer::len).collect::<Vec<_>>(), [4, 4, 0, 0]);
+        let mut outcome = StepOutcome::new(&spec, 4);
+        outcome.rewards.fill(1.0);
+        new.add(Actions::Discrete(&[5; 4]), &outcome, Observations::F32(&[25.0, 33.0, 41.0, 51.0]));
+        let row = |env: usize, index: usize| {
+            let mut batch = ReplayBatch::default();
+            new.buffers[env].read(index, &new.shape, &mut batch);
+            (batch.numbers.now[0], batch.rewards[0], batch.numbers.next[0])
+        };
+        assert_eq!(row(0, 3), (23.0, 1.5, 25.0), "over the place where it was handed over");
+        assert_eq!(row(1, 3), (33.0, 1.0, 34.0), "up to the end of what was cut");
+        assert_eq!(row(1, 4), (32.0, 1.0, 33.0));
+        // Room for another number of transitions, and environments of other ranks.
+        let mut other = Replay::new(shape(2, 10));
+        other.start(Observations::F32(&[0.0; 2]));
+        other.adopt(2, new, 2);
+        assert!(other.is_empty());
+    }
+
     #[test]
     fn n_step_returns_stop_at_termination() {
         let mut line = Line::new(100, 3);

@@ -13,6 +13,7 @@ use crate::distributed::BackendKind;
 use crate::error::TrainerError;
 pub use rankdeck_launcher::Flags;
 use rankdeck_proto::secret::GroupSecret;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -51,6 +52,17 @@ pub(crate) struct RankIdentity {
     pub events: Option<PathBuf>,
     /// File for what operations give, and the iterations to trace.
     pub(crate) trace: Option<(PathBuf, RangeInclusive<u64>)>,
+    /// The running group that this rank joins, instead of forming one with all others.
+    pub join: Option<JoinTarget>,
+}
+
+/// A group that a rank joins after it was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinTarget {
+    /// The latest known change of its members.
+    pub epoch: u32,
+    /// Where one of its members takes ranks in.
+    pub entrance: SocketAddr,
 }
 
 /// A source that names rank and world size.
@@ -117,7 +129,29 @@ impl RankIdentity {
             status_page: get(env, "RANKDECK_STATUS_PAGE").map(PathBuf::from),
             events: get(env, "RANKDECK_EVENTS").map(PathBuf::from),
             trace: flags.trace.clone().zip(flags.trace_iterations.map(|(first, last)| first..=last)),
+            join: join_target(env)?,
         })
+    }
+}
+
+/// Where the agent has this rank join: `RANKDECK_JOIN` is the epoch, `RANKDECK_STORE` the address.
+fn join_target(env: EnvLookup) -> Result<Option<JoinTarget>, TrainerError> {
+    let Some(epoch) = number(env, "RANKDECK_JOIN")? else { return Ok(None) };
+    let store = get(env, "RANKDECK_STORE").ok_or_else(|| {
+        TrainerError::usage(
+            "RANKDECK_JOIN is set without RANKDECK_STORE",
+            "set RANKDECK_STORE to the `store` of the latest `membership` event, or unset RANKDECK_JOIN",
+        )
+    })?;
+    match store.to_socket_addrs().map(|mut found| found.next()) {
+        Ok(Some(entrance)) => Ok(Some(JoinTarget { epoch, entrance })),
+        failed => {
+            let why = failed.err().map_or_else(|| "no address found".to_owned(), |error| error.to_string());
+            Err(TrainerError::usage(
+                format!("invalid RANKDECK_STORE={store}: {why}"),
+                "set it to ADDRESS:PORT, the `store` of the latest `membership` event",
+            ))
+        }
     }
 }
 
@@ -347,6 +381,17 @@ mod tests {
         let error = with("hunter2").unwrap_err();
         assert!(error.usage && error.hint().contains("openssl rand -hex 32"), "{error}");
         assert!(!error.to_string().contains("hunter2"), "a mistyped secret is one too: {error}");
+    }
+
+    #[test]
+    fn joining_rank_needs_an_entrance() {
+        let with = |pairs: &[(&str, &str)]| resolve(Flags::default(), &[&TORCHRUN[..], pairs].concat());
+        let join = with(&[("RANKDECK_JOIN", "2"), ("RANKDECK_STORE", "10.0.0.9:4711")]).unwrap().join;
+        assert_eq!(join, Some(JoinTarget { epoch: 2, entrance: "10.0.0.9:4711".parse().unwrap() }));
+        assert_eq!(with(&[]).unwrap().join, None);
+        for wrong in [&[("RANKDECK_JOIN", "2")][..], &[("RANKDECK_JOIN", "2"), ("RANKDECK_STORE", "4711")]] {
+            assert!(with(wrong).unwrap_err().usage);
+        }
     }
 
     #[test]

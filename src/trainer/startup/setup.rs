@@ -184,6 +184,7 @@ pub(crate) fn group(
         generation: identity.generation,
         secret: identity.secret.clone(),
         device,
+        interrupt: None,
     }
 }
 

@@ -12,11 +12,14 @@
 //!   terminal's Ctrl-C goes to the parent only, which passes it on.
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
 //!   the exit code is the worst.
+//! - Where ranks continue without a lost one (`distributed.on_rank_loss = "shrink"`), they are left alone, and the exit
+//!   code is 0 if one of them finishes.
 
 use super::identity;
 use crate::error::TrainerError;
 use crate::support::events::warn;
 use rankdeck_proto::secret::GroupSecret;
+use rankdeck_types::exit::CANNOT_SHRINK;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::IntoRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -39,8 +42,9 @@ pub(crate) enum SpawnRole {
     Rank,
 }
 
-/// Starts `world_size` ranks and waits for them. Returns in each of them, too.
-pub(crate) fn run(world_size: u32) -> Result<SpawnRole, TrainerError> {
+/// Starts `world_size` ranks and waits for them. Returns in each of them, too. `shrinks`: they continue without one that
+/// is lost.
+pub(crate) fn run(world_size: u32, shrinks: bool) -> Result<SpawnRole, TrainerError> {
     let unblocked = block_signals();
     let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let (store, port) =
@@ -80,7 +84,7 @@ pub(crate) fn run(world_size: u32) -> Result<SpawnRole, TrainerError> {
     }
     // Rank 0's alone: when it ends, so does the store.
     drop(store);
-    Ok(SpawnRole::Parent(wait(&mut ranks, &unblocked)))
+    Ok(SpawnRole::Parent(wait(&mut ranks, &unblocked, shrinks)))
 }
 
 /// In a rank, first of all: it dies with its parent, and gets its own signals.
@@ -148,8 +152,8 @@ fn waited(pid: libc::pid_t, options: libc::c_int) -> Option<ExitStatus> {
     }
 }
 
-fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
-    let mut worst = 0;
+fn wait(ranks: &mut Ranks, signals: &libc::sigset_t, shrinks: bool) -> u8 {
+    let (mut worst, mut finished) = (0, false);
     let mut failed_at: Option<Instant> = None;
     let mut report = false;
     loop {
@@ -157,12 +161,14 @@ fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
             let code = exit_code(status);
             if code != 0 {
                 warn(&format!("rank {rank} failed: {status}"));
-                failed_at = failed_at.or(Some(Instant::now()));
+                let ends_all = !shrinks || code == CANNOT_SHRINK as u8;
+                failed_at = failed_at.or(ends_all.then(Instant::now));
             }
+            finished |= code == 0;
             worst = worst.max(code);
         }
         if ranks.pids.iter().all(Option::is_none) {
-            return worst;
+            return if shrinks && finished { 0 } else { worst };
         }
         if let Some(failed_at) = failed_at {
             let since = failed_at.elapsed();
@@ -182,11 +188,12 @@ fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
     }
 }
 
-/// 0 to 2 as they are, anything else is a failure.
+/// Those of a rank as they are, anything else is a failure.
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(0), _) => 0,
         (Some(2), _) => 2,
+        (Some(CANNOT_SHRINK), _) => CANNOT_SHRINK as u8,
         _ => 1,
     }
 }

@@ -149,6 +149,14 @@ impl RankCounters {
         }))
     }
 
+    /// What is left without `other`, which is part of it.
+    pub(crate) fn minus(self, other: RankCounters) -> RankCounters {
+        let [a, b] = [self.to_words(), other.to_words()];
+        RankCounters::from_words(&std::array::from_fn::<u64, { RankCounters::WORDS }, _>(|i| {
+            a[i].saturating_sub(b[i])
+        }))
+    }
+
     /// The form for events; `return_last_100` is known of all ranks together only.
     pub(crate) fn to_event(self, train_iter: u64, updates: u64, returns: Returns) -> Counters {
         Counters {

@@ -94,6 +94,26 @@ impl Trainer<'_> {
         }
     }
 
+    /// The header of a checkpoint of this iteration, without sizes of what the ranks own.
+    pub(super) fn metadata(&self) -> Result<CheckpointMetadata, TrainerError> {
+        let (env, learn) = setup::parts(self.experiment)?;
+        Ok(CheckpointMetadata {
+            algorithm: learn.name().into(),
+            env_id: env.id.clone(),
+            seed: self.experiment.run.seed,
+            world_size: self.group.world_size(),
+            num_envs: env.num_envs,
+            train_iter: self.train_iter,
+            updates: self.updates,
+            best: self.best,
+            evaluation_due: self.evaluation_due,
+            latest_returns: self.latest.iter().copied().collect(),
+            env_step: self.env_step,
+            about: self.about.clone(),
+            ..CheckpointMetadata::default()
+        })
+    }
+
     /// Gathers what the ranks own; rank 0 writes it once per (name, reason).
     pub(super) fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.lock().phase(Phase::Checkpoint);
@@ -106,11 +126,11 @@ impl Trainer<'_> {
         if let Some(error) = &state.unsaved {
             warn(&format!(
                 "rank {}: the checkpoint of iteration {} has no environments: {error}; environments start new episodes after a restart",
-                self.group.rank(),
+                self.group.run_rank(),
                 self.train_iter
             ));
         }
-        let (env, learn) = setup::parts(self.experiment)?;
+        let (env, _) = setup::parts(self.experiment)?;
         let envs = state.unsaved.is_none().then_some(&state.envs[..]);
         let missing = (env.num_envs / self.group.world_size().max(1)) as usize * state.words_per_env;
         let own = resume::own_words(self.algorithm.counters(), envs, missing);
@@ -122,23 +142,7 @@ impl Trainer<'_> {
                 .chunks(words_per_rank.max(1))
                 .map(|words| RankCounters::from_words(words).env_step)
                 .sum();
-            let header = CheckpointMetadata {
-                algorithm: learn.name().into(),
-                env_id: env.id.clone(),
-                seed: self.experiment.run.seed,
-                world_size: self.group.world_size(),
-                num_envs: env.num_envs,
-                words_per_rank,
-                words_per_env,
-                train_iter: self.train_iter,
-                updates: self.updates,
-                best: self.best,
-                evaluation_due: self.evaluation_due,
-                latest_returns: self.latest.iter().copied().collect(),
-                env_step,
-                about: self.about.clone(),
-                ..CheckpointMetadata::default()
-            };
+            let header = CheckpointMetadata { words_per_rank, words_per_env, env_step, ..self.metadata()? };
             let checkpoint = Checkpoint { header, arrays: state.arrays, words: state.words, ranks };
             self.page.lock().activity(Activity::Save);
             for (name, reason) in files {

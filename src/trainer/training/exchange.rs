@@ -20,6 +20,10 @@ pub(crate) struct Contribution {
     pub report: bool,
     /// Its last iteration took long.
     pub long: bool,
+    /// A snapshot is due by this rank's clock.
+    pub snapshot: bool,
+    /// A rank asks this one to be taken into the group.
+    pub joins: bool,
     pub counters: RankCounters,
     /// Its fingerprint chain of this iteration.
     pub chain: u64,
@@ -34,6 +38,10 @@ pub(crate) struct Consensus {
     pub report: bool,
     /// The last iteration took long on at least one rank.
     pub long: bool,
+    /// A snapshot is due on at least one rank.
+    pub snapshot: bool,
+    /// A rank asks to be taken in.
+    pub joins: bool,
     /// Counters over all ranks.
     pub totals: RankCounters,
     /// Every rank's chain, in rank order.
@@ -47,7 +55,7 @@ impl Consensus {
     }
 }
 
-const FLAGS: usize = 3;
+const FLAGS: usize = 5;
 const HEAD: usize = FLAGS + RankCounters::WORDS;
 
 /// Tag `collect_stats`; every iteration.
@@ -56,6 +64,8 @@ pub(crate) fn exchange(group: &ProcessGroup, contribution: Contribution) -> Resu
     words[0] = i64::from(contribution.stop);
     words[1] = i64::from(contribution.report);
     words[2] = i64::from(contribution.long);
+    words[3] = i64::from(contribution.snapshot);
+    words[4] = i64::from(contribution.joins);
     for (word, value) in words[FLAGS..HEAD].iter_mut().zip(contribution.counters.to_words()) {
         *word = value.cast_signed();
     }
@@ -66,6 +76,8 @@ pub(crate) fn exchange(group: &ProcessGroup, contribution: Contribution) -> Resu
         stop: words[0] > 0,
         report: words[1] > 0,
         long: words[2] > 0,
+        snapshot: words[3] > 0,
+        joins: words[4] > 0,
         totals: RankCounters::from_words(&totals),
         chains: words[HEAD..].iter().map(|word| word.cast_unsigned()).collect(),
     })
@@ -151,6 +163,8 @@ mod tests {
             stop: false,
             report: false,
             long: false,
+            snapshot: false,
+            joins: false,
             totals: RankCounters::default(),
             chains: chains.to_vec(),
         };

@@ -5,14 +5,16 @@ mod evaluation;
 mod exchange;
 mod fingerprints;
 mod metrics;
+mod regroup;
 mod reporter;
 
 use crate::algo::stop_points::StopPoints;
 use crate::algo::{self, Algorithm, BuildContext, IterationStats, ScalarStat, StepContext};
 use crate::checkpoint::description::Description;
 use crate::checkpoint::{CheckpointMetadata, resume};
-use crate::distributed::{GroupSettings, ProcessGroup, ReduceOp, cudnn};
-use crate::env::{EnvFactory, VectorEnv};
+use crate::distributed::membership::Members;
+use crate::distributed::{GroupSettings, Interrupt, ProcessGroup, ReduceOp, cudnn};
+use crate::env::{EnvFactory, Spec, VectorEnv};
 use crate::error::TrainerError;
 use crate::inject;
 use crate::startup::identity::RankIdentity;
@@ -30,8 +32,9 @@ use exchange::{Contribution, exchange, gather};
 use metrics::{IterationRow, IterationRows};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_launcher::load_experiment;
-use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent};
-use rankdeck_types::experiment::Experiment;
+use rankdeck_proto::message::{Counters, FailureKind, FinishReason, Phase, RankEvent};
+use rankdeck_types::experiment::{Experiment, OnRankLoss};
+use regroup::{NextGroup, Regrouped, Snapshot, Survival};
 use reporter::{IterationReport, Reporter};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -62,48 +65,214 @@ pub(crate) fn run(
     let (env, _) = setup::parts(&experiment)?;
     // Refused before this rank waits for the others.
     let envs = EnvFactory::open(&setup::shared_workers(&experiment, env))?;
-    let about = Description::new(&experiment, envs.spec());
     let spec = envs.spec().clone().fitted(experiment.policy.network);
     algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
     let (backend, device) = setup::device(identity, &experiment)?;
     let policy = &experiment.policy;
     cudnn(policy.deterministic, policy.cudnn_benchmark);
-    let settings = GroupSettings {
+    let shrinks = shrinks(identity, &experiment)?;
+    let mut settings = GroupSettings {
         shared_memory: experiment.distributed.shared_memory,
+        interrupt: shrinks.then(Interrupt::default),
         ..setup::group(identity, (backend, device), timeout(&experiment)?)
     };
+    if let Some(target) = &identity.join {
+        // Rank 0's host may be gone.
+        let entrance = target.entrance;
+        (settings.master_addr, settings.master_port) = (entrance.ip().to_string(), entrance.port());
+    }
     if identity.secret.is_none() && identity.spans_hosts && identity.rank == 0 {
         warn(
             "RANKDECK_SECRET is not set: connections between ranks are neither authenticated nor encrypted; to enable both, set it to the same output of `openssl rand -hex 32` on all ranks",
         );
     }
-    let group = ProcessGroup::connect(&settings, page.clone())?;
-    joined();
-    announce_join(&group, device, events);
-    if let Some(images) = envs.images().filter(|_| identity.rank == 0) {
-        print_line(&format!("images {images}"));
-    }
-    let build = BuildContext {
+    let launch = Launch {
+        identity,
+        events,
+        page: &page,
         experiment: &experiment,
-        sizes,
         envs: &envs,
+        about: Description::new(&experiment, envs.spec()),
         spec,
-        seeds: Seeds::new(experiment.run.seed),
-        device,
-        group: &group,
-        start_iteration: 0,
+        run_dir: setup::run_dir(identity, &experiment.run.name),
+        survival: survival(&settings, &experiment)?,
+        settings,
     };
-    let mut trainer =
-        Trainer::new(identity, build, about, (&page, events)).map_err(last_resort::on(device))?;
-    let reason = trainer.run().map_err(last_resort::on(device))?;
-    page.lock().phase(Phase::Teardown);
-    drop(trainer);
-    if let Err(error) = group.destroy(LEAVE) {
-        warn(&format!("rank {}: leaving the group: {error}", identity.rank));
+    let mut joined = Some(joined);
+    let mut announce = |group: &ProcessGroup| {
+        if let Some(joined) = joined.take() {
+            joined();
+            announce_join(group, device, events);
+        }
+    };
+    let mut ended = match &identity.join {
+        None => {
+            let group = ProcessGroup::connect(&launch.settings, page.clone())?;
+            announce(&group);
+            if let Some(images) = envs.images().filter(|_| identity.rank == 0) {
+                print_line(&format!("images {images}"));
+            }
+            if let Some(survival) = &launch.survival {
+                survival.members.start(&group)?;
+            }
+            launch.train(group, &experiment, sizes, StartState::Launch)
+        }
+        Some(target) => {
+            let (rank, epoch) = (identity.rank, target.epoch);
+            print_line(&format!(
+                "rank {rank}: joining the group after change {epoch} at {}",
+                target.entrance
+            ));
+            Ok(None)
+        }
+    };
+    loop {
+        let cause = match ended {
+            Ok(Some(reason)) => return Ok(reason),
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        let Some(survival) =
+            launch.survival.as_ref().filter(|_| cause.as_ref().is_none_or(|error| launch.survives(error)))
+        else {
+            return Err(cause.unwrap_or_else(|| TrainerError::failure("the group has ended", "")));
+        };
+        ended = launch.regroup(survival, cause.as_ref()).and_then(|next| {
+            announce(&next.group);
+            let NextGroup { group, experiment, sizes, regrouped } = next;
+            launch.train(group, &experiment, sizes, StartState::Regrouped(Box::new(regrouped)))
+        });
     }
-    page.lock().phase(Phase::Done);
-    Ok(reason)
+}
+
+/// Whether this rank continues without others that are lost.
+fn shrinks(identity: &RankIdentity, experiment: &Experiment) -> Result<bool, TrainerError> {
+    let shrinks = experiment.distributed.on_rank_loss == OnRankLoss::Shrink && identity.world_size > 1;
+    match identity.join.is_some() && !shrinks {
+        false => Ok(shrinks),
+        true => Err(TrainerError::usage(
+            "RANKDECK_JOIN is set, but `distributed.on_rank_loss` is not `shrink`",
+            "unset RANKDECK_JOIN, or set `distributed.on_rank_loss = \"shrink\"` on all ranks",
+        )),
+    }
+}
+
+/// The means to continue without other ranks, where the settings have an interrupt.
+fn survival(settings: &GroupSettings, experiment: &Experiment) -> Result<Option<Survival>, TrainerError> {
+    if settings.interrupt.is_none() {
+        return Ok(None);
+    }
+    let silence = Duration::try_from_secs_f64(experiment.watch.lost_after_s).unwrap_or(settings.timeout);
+    let members = Members::open(settings, silence)?;
+    Ok(Some(Survival::new(members, experiment, settings.world_size)))
+}
+
+/// What all groups of this rank have in common.
+struct Launch<'a> {
+    identity: &'a RankIdentity,
+    events: &'a EventSender,
+    page: &'a StatusPage,
+    experiment: &'a Experiment,
+    envs: &'a EnvFactory,
+    /// What is trained.
+    about: Description,
+    spec: Spec,
+    run_dir: PathBuf,
+    survival: Option<Survival>,
+    /// Of the first group.
+    settings: GroupSettings,
+}
+
+/// What a group begins with.
+enum StartState {
+    /// Nothing, or a checkpoint.
+    Launch,
+    /// The state of the group before.
+    Regrouped(Box<Regrouped>),
+}
+
+/// How long a rank whose GPU reports a failure waits for the news that another rank is lost.
+const NEWS: Duration = Duration::from_secs(1);
+const NEWS_POLL: Duration = Duration::from_millis(10);
+
+impl Launch<'_> {
+    /// Trains in this group to its end; `None`: its members are about to change, since a rank joins.
+    fn train(
+        &self,
+        group: ProcessGroup,
+        experiment: &Experiment,
+        sizes: Sizes,
+        start: StartState,
+    ) -> Result<Option<FinishReason>, TrainerError> {
+        let result = self.train_in(&group, experiment, sizes, start);
+        match &result {
+            Ok(Some(_)) => {
+                if let Some(survival) = &self.survival {
+                    survival.members.retire();
+                }
+                self.page.lock().phase(Phase::Teardown);
+                if let Err(error) = group.destroy(LEAVE) {
+                    warn(&format!("rank {}: leaving the group: {error}", self.identity.rank));
+                }
+                self.page.lock().phase(Phase::Done);
+            }
+            // Ranks that continue need its connections no more; whoever waits at one of them is to know at once.
+            _ if self.survival.is_some() => group.abandon(),
+            _ => drop(group),
+        }
+        result
+    }
+
+    fn train_in(
+        &self,
+        group: &ProcessGroup,
+        experiment: &Experiment,
+        sizes: Sizes,
+        start: StartState,
+    ) -> Result<Option<FinishReason>, TrainerError> {
+        let device = self.settings.device;
+        let build = BuildContext {
+            experiment,
+            sizes,
+            envs: self.envs,
+            spec: self.spec.clone(),
+            seeds: Seeds::new(experiment.run.seed),
+            device,
+            group,
+            start_iteration: 0,
+        };
+        let trained = Trainer::new(self, build, start).and_then(|mut trainer| {
+            let ended = trainer.run();
+            if let Some(survival) = self.survival.as_ref().filter(|_| !matches!(ended, Ok(Some(_)))) {
+                *survival.own.borrow_mut() = trainer.algorithm.take_own();
+            }
+            ended
+        });
+        trained.map_err(|error| match self.survives(&error) {
+            true => error,
+            false => last_resort::on(device)(error),
+        })
+    }
+
+    /// Whether this rank continues after this error of its group.
+    fn survives(&self, error: &TrainerError) -> bool {
+        let Some(interrupt) = self.settings.interrupt.as_ref().filter(|_| !error.needs_restart) else {
+            return false;
+        };
+        match error.kind {
+            FailureKind::Connection | FailureKind::Rendezvous => true,
+            // NCCL reports the end of another rank in several ways, and a little earlier.
+            FailureKind::Other if self.settings.device.is_cuda() => {
+                let until = Instant::now() + NEWS;
+                while !interrupt.is_set() && Instant::now() < until {
+                    std::thread::sleep(NEWS_POLL);
+                }
+                interrupt.is_set()
+            }
+            _ => false,
+        }
+    }
 }
 
 fn announce_join(group: &ProcessGroup, device: Device, events: &EventSender) {
@@ -159,48 +328,71 @@ struct Trainer<'a> {
     latest: VecDeque<f64>,
     /// Operations are traced; nothing is evaluated or saved.
     trace: Option<TraceFile>,
+    survival: Option<&'a Survival>,
+    /// A checkpoint of this iteration is still to be written; equal on all ranks.
+    checkpoint_due: bool,
+    /// The members of the group are about to change: a rank joins.
+    regroups: bool,
 }
 
 impl<'a> Trainer<'a> {
     fn new(
-        identity: &RankIdentity,
+        launch: &'a Launch<'_>,
         build: BuildContext<'a>,
-        about: Description,
-        (page, events): (&'a StatusPage, &'a EventSender),
+        start: StartState,
     ) -> Result<Trainer<'a>, TrainerError> {
         let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
+        let Launch { identity, run_dir, about, .. } = launch;
         let (env, learn) = setup::parts(experiment)?;
-        let run_dir = setup::run_dir(identity, &experiment.run.name);
         let trace = identity.trace.as_ref();
         let trace = trace
             .map(|(path, iterations)| TraceFile::create(path, identity.rank, iterations.clone()))
             .transpose()?;
-        remove_unfinished(&resume::folder(&run_dir), group.rank());
-        let resumed = find_checkpoint(identity, &run_dir, group, device)?;
+        remove_unfinished(&resume::folder(run_dir), group.rank());
+        let (resumed, regrouped) = match start {
+            StartState::Launch => (find_checkpoint(identity, run_dir, group, device)?, None),
+            StartState::Regrouped(regrouped) => (None, Some(regrouped)),
+        };
         if let Some((path, checkpoint)) = &resumed {
             checkpoint.is_of(path, learn.name(), &env.id)?;
         }
-        let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
-        let changed = header.about.differences(&about);
+        let source = regrouped.as_ref().map(|regrouped| &regrouped.checkpoint);
+        let source = source.or(resumed.as_ref().map(|(_, checkpoint)| checkpoint));
+        let header = source.map(|checkpoint| checkpoint.header.clone()).unwrap_or_default();
+        let changed = header.about.differences(about);
         let build = BuildContext { start_iteration: header.train_iter, ..build };
         let mut algorithm = algo::make(&build)?;
         let from = resumed.as_ref().map(|(path, _)| path.clone());
-        let lost = match resumed {
-            Some((path, checkpoint)) => take_over(&mut *algorithm, &path, checkpoint, &build)?,
-            None => false,
+        let lost = match (resumed, &regrouped) {
+            (Some((path, checkpoint)), _) => take_over(&mut *algorithm, &path, checkpoint, &build)?,
+            (None, Some(regrouped)) => regrouped.take_over(&mut *algorithm, &build)?,
+            (None, None) => false,
         };
-        let begins = from.as_deref().map(|path| (path, header.train_iter));
-        keep_earlier(identity.generation, &resume::folder(&run_dir), group, begins)?;
+        if let Some(own) = launch.survival.as_ref().and_then(|survival| survival.own.take())
+            && let Some(what) = algorithm.adopt_own(own)
+        {
+            print_line(&format!("rank {}: {what}", identity.rank));
+        }
+        if regrouped.is_none() {
+            let begins = from.as_deref().map(|path| (path, header.train_iter));
+            keep_earlier(identity.generation, &resume::folder(run_dir), group, begins)?;
+        }
+        let saved = match &regrouped {
+            Some(regrouped) => regrouped.saved,
+            None => from.is_some().then_some(header.train_iter),
+        };
+        let reporter =
+            Reporter::new(launch.events, (identity.rank, group.rank() == 0), run_dir, header.train_iter);
         let mut trainer = Trainer {
             experiment,
             sizes,
             seeds,
             group,
-            page,
-            reporter: Reporter::new(events, group.rank(), &run_dir, header.train_iter),
+            page: launch.page,
+            reporter,
             algorithm,
             evaluation: None,
-            run_dir,
+            run_dir: run_dir.clone(),
             train_iter: header.train_iter,
             updates: header.updates,
             env_step: header.env_step,
@@ -209,18 +401,28 @@ impl<'a> Trainer<'a> {
             rows: IterationRows::default(),
             stop: StopPoints::default(),
             long: inject::is_long(None, LONG),
-            saved: from.is_some().then_some(header.train_iter),
-            about,
+            saved,
+            about: about.clone(),
             latest: header.latest_returns.iter().copied().collect(),
             trace,
+            survival: launch.survival.as_ref(),
+            checkpoint_due: regrouped.as_ref().is_some_and(|regrouped| regrouped.checkpoint_due),
+            regroups: false,
         };
         trainer.evaluation_due &= trainer.trace.is_none();
-        trainer.announce(&header, (identity.resume.is_some(), from.as_deref()), lost)?;
+        match &regrouped {
+            None => trainer.announce(&header, (identity.resume.is_some(), from.as_deref()), lost)?,
+            Some(_) => trainer.announce_regrouped(header.num_envs, lost)?,
+        }
         if trainer.is_first() && from.is_some() && !changed.is_empty() {
             print_line(&format!("settings differ from the checkpoint's: {}", changed.join("; ")));
         }
         trainer.reporter.describe(&trainer.about);
         trainer.show_counters();
+        trainer.first_snapshot()?;
+        if let Some(regrouped) = regrouped {
+            trainer.reporter.membership(regrouped.membership());
+        }
         Ok(trainer)
     }
 
@@ -284,6 +486,20 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
+    /// What has changed for the environments; `before`: how many there were.
+    fn announce_regrouped(&self, before: u32, lost: bool) -> Result<(), TrainerError> {
+        let (env, _) = setup::parts(self.experiment)?;
+        let (count, ranks) = (env.num_envs, self.group.world_size());
+        if self.is_first() && count != before {
+            print_line(&format!("{count} environments over {ranks} ranks, {before} before"));
+        }
+        if lost {
+            let rank = self.group.run_rank();
+            print_line(&format!("rank {rank}: environments of lost ranks start new episodes"));
+        }
+        Ok(())
+    }
+
     fn show_counters(&self) {
         let counters = self.algorithm.counters();
         self.page.lock().update(|body| {
@@ -293,14 +509,26 @@ impl<'a> Trainer<'a> {
         });
     }
 
-    fn run(&mut self) -> Result<FinishReason, TrainerError> {
-        let reason = self.first_evaluation()?.map_or_else(|| self.iterations(), Ok)?;
+    /// `None`: a rank joins.
+    fn run(&mut self) -> Result<Option<FinishReason>, TrainerError> {
+        let reason = match self.first_evaluation()? {
+            Some(reason) => reason,
+            None => {
+                if std::mem::take(&mut self.checkpoint_due) {
+                    let name = self.single();
+                    self.checkpoint(&[(name.as_str(), "every"), (resume::LATEST, "latest")])?;
+                    self.update_snapshot();
+                }
+                let Some(reason) = self.iterations()? else { return Ok(None) };
+                reason
+            }
+        };
         if self.trace.is_some() {
-            return Ok(reason);
+            return Ok(Some(reason));
         }
         let name = if reason == FinishReason::Stopped { "stop" } else { "final" };
         self.checkpoint(&[(resume::LATEST, name)])?;
-        Ok(reason)
+        Ok(Some(reason))
     }
 
     /// The evaluation before the first iteration. A resumed run has made the evaluation of its iteration
@@ -324,22 +552,26 @@ impl<'a> Trainer<'a> {
         if result.best && self.experiment.checkpoint.best {
             self.checkpoint(&[("best", "best"), (resume::LATEST, "latest")])?;
         }
+        self.update_snapshot();
         Ok(result.end())
     }
 
-    fn iterations(&mut self) -> Result<FinishReason, TrainerError> {
+    /// `None`: a rank joins.
+    fn iterations(&mut self) -> Result<Option<FinishReason>, TrainerError> {
         loop {
             if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
-                return Ok(FinishReason::Budget);
+                return Ok(Some(FinishReason::Budget));
             }
             if self.trace.as_ref().is_some_and(|trace| self.train_iter >= trace.last()) {
-                return Ok(FinishReason::Budget);
+                return Ok(Some(FinishReason::Budget));
             }
             let started = Instant::now();
-            let Some(stats) = self.iterate()? else { return Ok(FinishReason::Stopped) };
+            let Some(stats) = self.iterate()? else { return Ok(Some(FinishReason::Stopped)) };
             self.long = inject::is_long(Some(started.elapsed()), LONG);
-            if let Some(reason) = self.between(&stats)? {
-                return Ok(reason);
+            match self.between(&stats)? {
+                Some(reason) => return Ok(Some(reason)),
+                None if self.regroups => return Ok(None),
+                None => {}
             }
         }
     }
@@ -410,6 +642,8 @@ impl<'a> Trainer<'a> {
             stop: signals::stop_requested(),
             report: self.reporter.due(),
             long: self.long,
+            snapshot: self.is_first() && self.survival.is_some_and(|own| own.snapshots.borrow().is_due()),
+            joins: self.survival.is_some_and(|own| own.joins(self.group.world_size())),
             counters: self.algorithm.counters(),
             chain: stats.chain,
         };
@@ -428,6 +662,12 @@ impl<'a> Trainer<'a> {
         if report {
             self.report(&consensus.totals, stats)?;
         }
+        // A rank joins where all have the same weights (REGROUP-1), and not at the end.
+        self.regroups = consensus.joins && consensus.equal() && !consensus.stop && !last;
+        let keeps = consensus.snapshot || evaluate || checkpoint || self.regroups;
+        if keeps && consensus.equal() {
+            self.take_snapshot(&consensus.totals, (evaluate, checkpoint))?;
+        }
         let mut result = EvaluationResult::default();
         if evaluate {
             result = self.evaluate(consensus.totals.env_step)?;
@@ -444,7 +684,58 @@ impl<'a> Trainer<'a> {
             files.push((resume::LATEST, "latest"));
             self.checkpoint(&files)?;
         }
+        self.update_snapshot();
+        if let Some(survival) = self.survival {
+            survival.settle();
+        }
         Ok(if consensus.stop { Some(FinishReason::Stopped) } else { result.end() })
+    }
+
+    /// The snapshot that a group begins with (tag `members`): whoever has joined has one from here on.
+    fn first_snapshot(&self) -> Result<(), TrainerError> {
+        if self.survival.is_none() {
+            return Ok(());
+        }
+        let mut words = self.algorithm.counters().to_words().map(u64::cast_signed);
+        self.group.all_reduce_i64(&mut words, ReduceOp::Sum, "members")?;
+        let totals = RankCounters::from_words(&words.map(i64::cast_unsigned));
+        self.take_snapshot(&totals, (self.evaluation_due, self.checkpoint_due))
+    }
+
+    /// Keeps what this rank may have to go back to; `due`: whether the evaluation and the checkpoint of this
+    /// iteration are still to come.
+    fn take_snapshot(
+        &self,
+        totals: &RankCounters,
+        (evaluation_due, checkpoint_due): (bool, bool),
+    ) -> Result<(), TrainerError> {
+        let Some(survival) = self.survival else { return Ok(()) };
+        let started = Instant::now();
+        let header = CheckpointMetadata { evaluation_due, ..self.metadata()? };
+        let snapshot = Snapshot {
+            header,
+            state: self.algorithm.state()?,
+            counters: self.algorithm.counters(),
+            totals: *totals,
+            first_env: self.sizes.first_env,
+            num_iterations: self.sizes.num_iterations,
+            checkpoint_due,
+            saved: self.saved,
+        };
+        survival.snapshots.borrow_mut().push(snapshot, started.elapsed());
+        Ok(())
+    }
+
+    /// Evaluation and checkpoint of this iteration are done.
+    fn update_snapshot(&self) {
+        let Some(survival) = self.survival else { return };
+        survival.snapshots.borrow_mut().update(|snapshot| {
+            if snapshot.header.train_iter == self.train_iter {
+                (snapshot.header.best, snapshot.header.evaluation_due) = (self.best, self.evaluation_due);
+                snapshot.checkpoint_due = false;
+            }
+            snapshot.saved = self.saved;
+        });
     }
 
     fn report(&mut self, totals: &RankCounters, stats: &IterationStats) -> Result<(), TrainerError> {

@@ -9,13 +9,14 @@
 use super::exchange::Consensus;
 use super::fingerprints::FingerprintFile;
 use super::metrics::{CsvRow, MetricsFile};
+use super::regroup;
 use crate::checkpoint::description::Description;
 use crate::collect::Interval;
 use crate::play::show::LiveEval;
 use crate::support::events::{EventSender, print_line, warn};
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::execution::FingerprintLine;
-use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
+use rankdeck_proto::message::{Counters, Evaluation, Membership, RankEvent};
 use rankdeck_proto::show::ShownPolicy;
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
 use serde_json::Value;
@@ -60,9 +61,13 @@ pub(crate) struct IterationReport<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    /// For a rank, after iteration `start`; rank 0 opens its files in `run_dir`.
-    pub(crate) fn new(events: &'a EventSender, rank: u32, run_dir: &Path, start: u64) -> Reporter<'a> {
-        let first = rank == 0;
+    /// For a rank of the run, after iteration `start`; the group's first one opens its files in `run_dir`.
+    pub(crate) fn new(
+        events: &'a EventSender,
+        (rank, first): (u32, bool),
+        run_dir: &Path,
+        start: u64,
+    ) -> Reporter<'a> {
         let board = first.then(|| EventFile::create(&run_dir.join("tensorboard")));
         let board = board.and_then(|opened| {
             opened
@@ -163,6 +168,14 @@ impl<'a> Reporter<'a> {
         if self.last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_EVERY) {
             self.last_log = Some(now);
             print_line(&progress_line(&totals, rate));
+        }
+    }
+
+    /// Reports that the members of the group have changed, on its first rank.
+    pub(crate) fn membership(&self, change: Membership) {
+        if self.first {
+            print_line(&regroup::describe(&change));
+            self.events.send(&RankEvent::Membership(change));
         }
     }
 

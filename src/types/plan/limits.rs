@@ -7,16 +7,24 @@
 use super::{PlanError, PlannedSize};
 use crate::blocks::BlockShare;
 use crate::experiment::{
-    BackendChoice, Env, EnvWorker, Experiment, INVARIANT_BLOCKS, Kernel, NetworkKind, OnRankLoss, Policy, Precision,
-    builtin_env,
+    BackendChoice, Env, EnvWorker, Experiment, INVARIANT_BLOCKS, Kernel, NetworkKind, OnRankLoss, Policy,
+    Precision, builtin_env,
 };
 use crate::learn::{ActionKind, Learn, NormAdv};
 
 /// What ids of EnvPool begin with.
 const ENVPOOL: &str = "envpool:";
 
-/// Returns all errors that do not depend on the number of ranks; none for a program of the user.
+/// Returns all errors that do not depend on the number of ranks; for a program of the user, only those of promises that
+/// the built-in trainer alone keeps.
 pub fn problems(experiment: &Experiment) -> Vec<PlanError> {
+    if !experiment.launch.command.is_empty() && experiment.distributed.on_rank_loss == OnRankLoss::Shrink {
+        return vec![PlanError::new(
+            "distributed.on_rank_loss",
+            "`distributed.on_rank_loss = \"shrink\"` needs the built-in trainer: `launch.command` is set",
+            "remove `distributed.on_rank_loss`; `[restart]` restarts any program",
+        )];
+    }
     if experiment.distributed.invariant && !experiment.launch.command.is_empty() {
         return vec![PlanError::new(
             "distributed.invariant",
@@ -602,6 +610,16 @@ mod tests {
         ] {
             assert_eq!(keys(id, algorithm, rest), [key], "{id} {algorithm} {rest}");
         }
+    }
+
+    #[test]
+    fn script_cannot_shrink() {
+        let keys = |launch: &str| -> Vec<String> {
+            let text = format!("[run]\nname = 'x'\n{launch}[distributed]\non_rank_loss = 'shrink'\n");
+            problems(&toml::from_str(&text).unwrap()).into_iter().map(|one| one.key).collect()
+        };
+        assert_eq!(keys("[launch]\ncommand = ['python3', 'train.py']\n"), ["distributed.on_rank_loss"]);
+        assert!(keys("").is_empty());
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn rank_variables_are_the_documented_ones() {
     set.insert(rankdeck_proto::process::HIDDEN.to_owned());
     set.insert(rankdeck_types::template::SEED_VARIABLE.to_owned());
     set.insert(rankdeck_types::template::RANK_SEED_VARIABLE.to_owned());
-    assert_eq!(set, VARIABLES.map(|(name, _)| name.to_owned()).into());
+    assert_eq!(set, VARIABLES.iter().map(|(name, _)| (*name).to_owned()).collect());
 }
 
 /// Variables that only our own processes and tests use.
@@ -386,7 +386,7 @@ fn reporting_tables_are_current() {
     };
     let example = format!("```python\n{}```\n", read("examples/report_events.py"));
     let parts = [
-        ("variables", table(["variable", "meaning"], meanings(&VARIABLES))),
+        ("variables", table(["variable", "meaning"], meanings(VARIABLES))),
         ("example", example),
         ("kinds", table(["kind", "fields", "sent by"], events().iter().map(kind_row))),
         ("failures", table(["`failure`", "meaning"], failures)),
@@ -397,7 +397,7 @@ fn reporting_tables_are_current() {
 }
 
 /// The status page, in words of 64 bits.
-const PAGE: [(&str, &str); 25] = [
+const PAGE: [(&str, &str); 26] = [
     ("0", "the eight bytes `rankdeck`; written last"),
     ("1", "VERSION"),
     ("2, 3, 4", "rank, generation, pid"),
@@ -426,6 +426,10 @@ const PAGE: [(&str, &str); 25] = [
     (
         "35, 36, 37",
         "time that a script has waited for its input, call site of the latest wait, and its kind: 1 data loader, 2 environments",
+    ),
+    (
+        "38",
+        "changes of the members of the first group since the launch, plus 2^32 times its members; 0 if unknown",
     ),
     ("64", "ring of the last 64 collectives, 15 words each; slot = number modulo 64"),
     ("1024", "table of 16 groups, 8 words each; the first is the group of all ranks, `world`"),

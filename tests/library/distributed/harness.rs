@@ -62,6 +62,7 @@ impl Me {
             generation: 0,
             secret: std::env::var(GroupSecret::VARIABLE).ok().and_then(|text| GroupSecret::from_hex(&text)),
             device: self.device(),
+            interrupt: None,
         }
     }
 

@@ -396,8 +396,8 @@ mod tests {
     use crate::cli::support::preflight::host_checks::tests::{draft, good, subject};
     use rankdeck_config::{ExperimentSource, HostsSource};
     use rankdeck_types::cores::{CpuTopology, PhysicalCore};
-    use rankdeck_types::experiment::CoreBinding;
     use rankdeck_types::error::HintedError;
+    use rankdeck_types::experiment::CoreBinding;
     use rankdeck_types::plan::PlanDraft;
 
     #[test]

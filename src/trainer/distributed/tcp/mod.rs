@@ -16,6 +16,7 @@ use crate::distributed::auth_listener::{self, Credentials};
 use crate::distributed::channel::{Channel, wait};
 use crate::distributed::error::{BackendError, DistErrorKind};
 use crate::distributed::ffi::ReduceKernel;
+use crate::distributed::membership::Interrupt;
 use crate::distributed::memory;
 use crate::distributed::store::Store;
 use crate::distributed::transport::{CollectiveNote, CollectiveTransport, copy};
@@ -44,15 +45,18 @@ pub(crate) struct CpuTransport {
 
 impl CpuTransport {
     /// Connects this rank, which listens at `address`, with the others; all ranks must call it, with the same
-    /// `shared_memory`.
+    /// `shared_memory`. Its connections end with the interrupt.
     pub(crate) fn open(
         store: &Store,
         (rank, world_size): (u32, u32),
-        shared_memory: bool,
+        (shared_memory, interrupt): (bool, Option<&Interrupt>),
         address: IpAddr,
         deadline: Instant,
     ) -> Result<CpuTransport, BackendError> {
         let channels = connect_partners(store, rank, world_size, address, deadline)?;
+        if let Some(interrupt) = interrupt {
+            channels.iter().for_each(|channel| interrupt.add(channel.stream()));
+        }
         let links = match shared_memory {
             true => shared::share(rank, channels, shared::place(), deadline)?,
             false => channels.into_iter().map(PeerLink::Stream).collect(),
