@@ -190,10 +190,10 @@ fn unused_keys(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanErr
                 && (!dense
                     || distributed.data_parallel > 1
                     || has_policy && env.uses_masks()
-                    || matches!(learn, Learn::Sac(_) | Learn::Td3(_) | Learn::Ppg(_) | Learn::Pqn(_))),
+                    || matches!(learn, Learn::Ppg(_) | Learn::Pqn(_))),
             "policy.kernel",
-            "the native kernel supports fully connected networks of `ppo`, `a2c` and `dqn` on the CPU, without \
-             action masks"
+            "the native kernels support fully connected networks of `ppo`, `a2c`, `dqn`, `sac` and `td3` on the CPU, \
+             without action masks"
                 .into(),
         ),
     ];
@@ -664,7 +664,8 @@ mod tests {
         }
         let native = format!("{masks}[policy]\nkernel = 'native'\n");
         assert_eq!(keys("module:Any-v0", "ppo", &native), ["policy.kernel"]);
-        assert_eq!(keys("Pendulum-v1", "sac", "[policy]\nkernel = 'native'\n"), ["policy.kernel"]);
+        assert!(keys("Pendulum-v1", "sac", "[policy]\nkernel = 'native'\n").is_empty());
+        assert!(keys("Pendulum-v1", "td3", "[policy]\nkernel = 'native'\n").is_empty());
         for (algorithm, rest, key) in [
             ("ppg", "memory = 'lstm'", "policy.memory"),
             ("dqn", "memory = 'mingru'", "policy.memory"),
