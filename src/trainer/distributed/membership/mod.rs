@@ -23,7 +23,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use agreement::{Agreement, AgreementTerms, changes};
+pub(crate) use agreement::{AgreementTerms, changes};
 
 use super::GroupSettings;
 use super::auth_listener::Credentials;

@@ -1,6 +1,7 @@
 //! Ranks as threads of this process. Dropping a rank's [`Members`] does to the others what its death does: its sockets
 //! close.
 
+use super::agreement::Agreement;
 use super::service::MemberRequest;
 use super::*;
 use crate::distributed::auth_listener::{self, AuthListener};
@@ -18,7 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// After which a rank that does not answer counts as lost.
 const SILENCE: Duration = Duration::from_millis(400);
-const TERMS: AgreementTerms = AgreementTerms { limit: DEADLINE, is_planned: false, excludes_hosts: false };
+const TERMS: AgreementTerms<'_> =
+    AgreementTerms { limit: DEADLINE, is_planned: false, excludes_hosts: false, can_split: &[true; 8] };
 
 fn settings(rank: u32, world_size: u32, port: u16) -> GroupSettings {
     GroupSettings {
