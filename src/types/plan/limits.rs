@@ -277,9 +277,7 @@ fn not_invariant(experiment: &Experiment, env: &Env, learn: &Learn) -> Vec<PlanE
         (
             learn.replay().is_none() && !supports_invariance(learn),
             "learn.algorithm",
-            format!(
-                "`{name}` has an auxiliary phase in libtorch, whose order of additions depends on a rank's batch"
-            ),
+            format!("`{name}` learns in libtorch, whose order of additions depends on a rank's batch"),
             on_policy,
         ),
         (
