@@ -164,7 +164,7 @@ impl Mlp {
 
     /// Writes the gradient of the inputs of a single linear layer, given that of its outputs: `rows` rows with their
     /// padding.
-    pub(crate) fn input_gradient(&self, output_gradient: &[f32], rows: usize, to: &mut Matrix) {
+    pub(crate) fn layer_input_gradient(&self, output_gradient: &[f32], rows: usize, to: &mut Matrix) {
         let Some(LayerBuffers { layer, backward, .. }) = self.layers.first() else { return };
         let a = Factor::Rows { data: output_gradient, stride: padded(layer.outputs) };
         to.set_rows(rows);

@@ -255,7 +255,7 @@ impl Recurrent {
                 );
             }
             let by_gates = &self.by_first.padded()[row * wide..(row + *envs) * wide];
-            self.second.input_gradient(by_gates, *envs, state);
+            self.second.layer_input_gradient(by_gates, *envs, state);
         } else {
             let Some(candidate) = self.second.output() else { return };
             min_gru_back(

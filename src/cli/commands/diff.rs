@@ -15,7 +15,7 @@ use rankdeck_proto::execution::{
     CheckpointArray, CheckpointContents, FINGERPRINTS, FingerprintLine, TracedOperation, TracedStage,
 };
 use rankdeck_proto::files::{CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, FETCHED};
-use rankdeck_types::experiment::{BUILTIN_ENVS, BackendChoice, Experiment, LaunchConfig};
+use rankdeck_types::experiment::{BackendChoice, Experiment, LaunchConfig, builtin_env};
 use rankdeck_types::words::{clean, plural};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -505,7 +505,7 @@ fn replayed(name: &str, experiment: Value) -> Result<Experiment, String> {
     let mut experiment: Experiment = serde_json::from_value(experiment)
         .map_err(|error| format!("the experiment of {name} is of another version of rankdeck: {error}"))?;
     let env = experiment.env.as_ref().ok_or_else(|| format!("{name} has no environment"))?;
-    if !env.is_builtin() || env.library.is_some() || !BUILTIN_ENVS.contains(&env.id.as_str()) {
+    if !env.is_builtin() || env.library.is_some() || builtin_env(&env.id).is_none() {
         return Err(format!("the environment `{}` of {name} is code outside of the trainer", env.id));
     }
     if let Some(learn) = experiment.learn.as_ref().filter(|learn| learn.replay().is_some()) {

@@ -52,6 +52,7 @@ pub(crate) fn check(experiment: &Experiment, spec: &Spec) -> Result<(), TrainerE
 }
 
 /// How updates are computed; the results are equal up to rounding.
+#[expect(clippy::large_enum_variant, reason = "a rank has one of it")]
 pub(crate) enum Engine {
     /// Autograd: any network, any device.
     Libtorch(Batches),

@@ -216,16 +216,16 @@ impl PqnAlgorithm {
             ..
         } = collector;
         let (envs, width, actions) = (rollout.envs, rollout.width(), network.layout.actions());
-        for env in 0..envs {
+        for (env, discounted) in discounted.iter_mut().enumerate().take(envs) {
             let (row, valid, done) = (step * envs + env, outcome.valid[env], outcome.done(env));
             rollout.weights[row] = f32::from(u8::from(valid));
             ends[row] = done;
             let reward = f64::from(outcome.rewards[env]) * collect.reward_scale;
             rollout.rewards[row] = reward as f32;
             if let Some(returns) = returns.as_mut().filter(|_| valid) {
-                discounted[env] = discounted[env] * settings.gamma + reward;
-                returns.note(std::iter::once(discounted[env]));
-                discounted[env] *= f64::from(u8::from(!done));
+                *discounted = *discounted * settings.gamma + reward;
+                returns.note(0, std::iter::once(*discounted));
+                *discounted *= f64::from(u8::from(!done));
             }
             counters.env_step += u64::from(valid);
             counters.samples += u64::from(valid);
@@ -315,7 +315,7 @@ impl PqnCollector {
             ends: vec![false; rollout.len()],
             targets: vec![0.0; rollout.len()],
             norm: ObservationNorm::new(&collect, spec),
-            returns: collect.normalise_rewards.then(|| RunningMoments::new(1)),
+            returns: collect.normalise_rewards.then(|| RunningMoments::new(1, 1)),
             discounted: vec![0.0; envs],
             seeds: *seeds,
             first_env: sizes.first_env,

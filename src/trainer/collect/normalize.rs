@@ -162,7 +162,7 @@ impl ObservationNorm {
     pub(crate) fn new(collect: &Collect, spec: &Spec) -> ObservationNorm {
         let width = spec.observation_len();
         ObservationNorm {
-            moments: collect.normalise_observations.then(|| RunningMoments::new(width)),
+            moments: collect.normalise_observations.then(|| RunningMoments::new(width, 1)),
             clip: collect.clip_observations,
             width: width.max(1),
             seen: Vec::new(),
@@ -173,7 +173,7 @@ impl ObservationNorm {
     pub(crate) fn note(&mut self, observations: Observations<'_>) {
         if let (Some(moments), Observations::F32(values)) = (&mut self.moments, observations) {
             for row in values.chunks_exact(self.width) {
-                moments.note(row.iter().map(|x| f64::from(*x)));
+                moments.note(0, row.iter().map(|x| f64::from(*x)));
             }
         }
     }
@@ -321,7 +321,7 @@ mod tests {
         let first = norm.view(Observations::F32(&[1.0, -1.0, 9.0, 0.5])).f32().unwrap().to_vec();
         assert!((first[0] - 1.0).abs() < 1e-6 && first[2] == 2.0, "not merged yet: {first:?}");
         let moments = norm.moments().unwrap();
-        let own = std::mem::replace(&mut moments.own, Moments::none(2));
+        let own = std::mem::replace(&mut moments.own[0], Moments::none(2));
         moments.all.merge(&own);
         let (mean, variance) = mean_and_variance(&norm.words().unwrap()).unwrap();
         let mut applied = [1e3, 5.0];

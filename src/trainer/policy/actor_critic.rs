@@ -336,7 +336,17 @@ impl ActorCritic {
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: ForwardOptions) -> Result<PolicyOutput, TchError> {
-        let input = PolicyInput { observations, masks: None, sequences: None };
+        self.forward_masked(observations, None, pass)
+    }
+
+    /// The same; `masks` `[batch, choices]` are 0 where a choice is not allowed.
+    pub(crate) fn forward_masked(
+        &self,
+        observations: &Tensor,
+        masks: Option<&Tensor>,
+        pass: ForwardOptions,
+    ) -> Result<PolicyOutput, TchError> {
+        let input = PolicyInput { observations, masks, sequences: None };
         self.forward_split(input, pass, false).map(|(output, _)| output)
     }
 

@@ -133,6 +133,7 @@ mod tests {
             observation_shape: vec![4, 84, 84],
             observation_type: ObservationType::U8,
             actions: ActionSpace::Discrete { n },
+            branches: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::{check_current, read, repository, table};
 use crate::support::{Bench, rankdeck};
 use rankdeck_core::reason;
 use rankdeck_core::report::{Report, ReportBody};
-use rankdeck_types::ids::{Generation, RunId};
+use rankdeck_types::ids::{Generation, Rank, RunId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;

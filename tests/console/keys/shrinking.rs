@@ -74,7 +74,7 @@ fn lost_rank_is_added_by_key_and_word() {
     let (model, mut view) = (shrunk(), ViewState::new());
     let order = ScreenAction::Send(Event::RejoinRequested { rank: Rank(1) });
     view.selected = Some(Rank(1));
-    assert_eq!(press(&model, &mut view, "a"), [order.clone()]);
+    assert_eq!(press(&model, &mut view, "a"), std::slice::from_ref(&order));
     let mut view = ViewState::new();
     let mut typed = press(&model, &mut view, ":add 1");
     typed.extend(tap(&model, &mut view, KeyCode::Enter, KeyModifiers::NONE));

@@ -18,7 +18,7 @@ pub fn inspect(
     let begun = Instant::now();
     for request in 1.. {
         let sent = Instant::now();
-        console.send(&ConsoleMessage::Inspect { request, ranks: vec![Rank(rank)] });
+        console.send(&ConsoleMessage::Inspect { request, ranks: vec![Rank(rank)], inner: Vec::new() });
         let answered = |console: &Console| {
             console.others.iter().find_map(|message| match message {
                 AgentMessage::Inspected { request: echo, inspections } if *echo == request => {

@@ -601,6 +601,7 @@ fn program_view(own: &Experiment) -> Option<String> {
         rank_variables,
         group_secret,
         threads,
+        bind: _,
         on_disconnect: _,
         lease_s: _,
         stop_grace_s: _,
