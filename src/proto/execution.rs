@@ -50,9 +50,11 @@ impl FingerprintLine {
         (!ranks.is_empty()).then_some(FingerprintLine { train_iter, ranks })
     }
 
-    /// Parses a file; of several lines of an iteration the last one counts.
+    /// Parses a file; of several lines of an iteration the last one counts. A last line without its end is not
+    /// complete: the run is writing it, or was killed meanwhile.
     pub fn parse_all(text: &str) -> BTreeMap<u64, FingerprintLine> {
-        text.lines().filter_map(FingerprintLine::parse).map(|line| (line.train_iter, line)).collect()
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        complete.lines().filter_map(FingerprintLine::parse).map(|line| (line.train_iter, line)).collect()
     }
 }
 
@@ -216,6 +218,15 @@ mod tests {
         }
         let all = FingerprintLine::parse_all("# a\n1 a\n2 b\n1 c\n");
         assert_eq!((all.len(), all[&1].ranks[0]), (2, 0xc));
+        for (text, complete) in
+            [("1 a\n2 b", vec![1]), ("1 a\n2 b\n", vec![1, 2]), ("1 a", vec![]), ("", vec![])]
+        {
+            assert_eq!(
+                FingerprintLine::parse_all(text).into_keys().collect::<Vec<_>>(),
+                complete,
+                "{text:?}"
+            );
+        }
     }
 
     #[test]
