@@ -16,6 +16,8 @@ use std::fmt;
 
 /// Name of the file with fingerprints, in the run directory.
 pub const FINGERPRINTS: &str = "fingerprints.txt";
+/// Most operations that a rank writes in a replay.
+pub const MOST_OPERATIONS: u64 = 500_000;
 
 /// The fingerprints of one iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use crate::cli::args::{DiffArgs, FetchArgs, HostKeyArgs, PrintArgs};
 use crate::cli::support::{Failure, code, copy, interrupt, policy};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::execution::{
-    CheckpointArray, CheckpointContents, FINGERPRINTS, FingerprintLine, TracedOperation, TracedStage,
+    CheckpointArray, CheckpointContents, FINGERPRINTS, FingerprintLine, MOST_OPERATIONS, TracedOperation,
+    TracedStage,
 };
 use rankdeck_proto::files::{CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, FETCHED};
 use rankdeck_types::experiment::{BackendChoice, Experiment, LaunchConfig, OnRankLoss, builtin_env};
@@ -551,6 +552,7 @@ impl ReplayPlan {
         let other = if a.rank == b.rank { Some(self.replay(b, 1).await?) } else { None };
         let other = other.as_ref().unwrap_or(&own);
         let units = if self.experiments[0].distributed.invariant { "block" } else { "rank" };
+        let until = traced_until([&own, other]);
         found.operation = match a.rank == b.rank {
             true => {
                 let blocks = |index: usize| {
@@ -559,12 +561,13 @@ impl ReplayPlan {
                 };
                 let same_units =
                     blocks(0) == blocks(1) && (blocks(0).is_some() || self.worlds[0] == self.worlds[1]);
-                first_operation(&all_ranks(&own), &all_ranks(other), same_units, units)
+                let (own, other) = (before(all_ranks(&own), until), before(all_ranks(other), until));
+                first_operation(&own, &other, same_units, units)
             }
             false => {
                 let shared = |rank: u32| -> Vec<&TracedOperation> {
                     let operations = own.ranks.get(rank as usize).into_iter().flatten();
-                    operations.filter(|operation| operation.stage.is_shared()).collect()
+                    before(operations.filter(|operation| operation.stage.is_shared()).collect(), until)
                 };
                 first_operation(&shared(a.rank), &shared(b.rank), true, units)
             }
@@ -586,6 +589,11 @@ impl ReplayPlan {
         found.replay = match (&found.operation, other_result.as_slice()) {
             (Some(_), []) => format!("{range} of both"),
             (Some(_), others) => format!("{range}; {} had another result when it ran", others.join(" and ")),
+            (None, []) if until.is_some() => {
+                format!(
+                    "{range}: the first {MOST_OPERATIONS} operations of a rank are equal, later ones were not traced"
+                )
+            }
             (None, []) => format!("{range}: equal, as far as both have the same operations"),
             (None, others) => format!(
                 "{range}: equal, but {} had another result when it ran: look for faulty hardware, another version, or weights that were changed from outside",
@@ -694,6 +702,31 @@ fn all_ranks(replay: &Replay) -> Vec<&TracedOperation> {
         operations.iter().filter(move |operation| rank == 0 || !operation.stage.is_shared())
     });
     kept.collect()
+}
+
+/// Where operations belong: iteration, update, stage.
+type TracedPlace = (u64, u64, TracedStage);
+
+/// The place from which on a rank's operations are not all there: with as many as a file takes, the rest was not
+/// written.
+fn traced_until(replays: [&Replay; 2]) -> Option<TracedPlace> {
+    let ranks = replays.into_iter().flat_map(|replay| &replay.ranks);
+    let full = ranks.filter(|operations| operations.len() as u64 >= MOST_OPERATIONS);
+    full.filter_map(|operations| operations.last())
+        .map(|last| match last.stage {
+            // Rollout and advantages of a block stand together.
+            TracedStage::Advantages => (last.train_iter, last.update, TracedStage::Rollout),
+            stage => (last.train_iter, last.update, stage),
+        })
+        .min()
+}
+
+/// The operations before a place.
+fn before(mut operations: Vec<&TracedOperation>, until: Option<TracedPlace>) -> Vec<&TracedOperation> {
+    operations.retain(|operation| {
+        until.is_none_or(|until| (operation.train_iter, operation.update, operation.stage) < until)
+    });
+    operations
 }
 
 /// The first operation with another result. Operations that one execution alone makes count only where both have the
@@ -927,6 +960,20 @@ mod tests {
         assert_eq!(first(&own, &other, false).unwrap().stage, TracedStage::Step);
         assert_eq!(first(&own, &own[1..], true).unwrap().b, None);
         assert_eq!(first(&own, &own[1..], false), None);
+    }
+
+    /// A full file is no difference, as when one rank has what several have in the other execution.
+    #[test]
+    fn operations_beyond_a_full_file_are_not_compared() {
+        let own: Vec<_> = (0..3).map(|step| operation(TracedStage::Pass, 0, step, "1")).collect();
+        let full = vec![operation(TracedStage::Pass, 0, 0, "1"); MOST_OPERATIONS as usize];
+        let replay = |ranks| Replay { ranks, prints: BTreeMap::new() };
+        let (short, full) = (replay(vec![own]), replay(vec![full]));
+        assert_eq!(traced_until([&short, &short]), None);
+        let until = traced_until([&short, &full]);
+        assert_eq!(until, Some((3, 1, TracedStage::Pass)));
+        assert_eq!(before(all_ranks(&short), None).len(), 3);
+        assert!(before(all_ranks(&short), until).is_empty());
     }
 
     #[test]
