@@ -16,6 +16,8 @@ use std::fmt;
 
 /// Name of the file with fingerprints, in the run directory.
 pub const FINGERPRINTS: &str = "fingerprints.txt";
+/// Most operations that a rank writes in a replay.
+pub const MOST_OPERATIONS: u64 = 500_000;
 
 /// The fingerprints of one iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +52,11 @@ impl FingerprintLine {
         (!ranks.is_empty()).then_some(FingerprintLine { train_iter, ranks })
     }
 
-    /// Parses a file; of several lines of an iteration the last one counts.
+    /// Parses a file; of several lines of an iteration the last one counts. A last line without its end is not
+    /// complete: the run is writing it, or was killed meanwhile.
     pub fn parse_all(text: &str) -> BTreeMap<u64, FingerprintLine> {
-        text.lines().filter_map(FingerprintLine::parse).map(|line| (line.train_iter, line)).collect()
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        complete.lines().filter_map(FingerprintLine::parse).map(|line| (line.train_iter, line)).collect()
     }
 }
 
@@ -216,6 +220,15 @@ mod tests {
         }
         let all = FingerprintLine::parse_all("# a\n1 a\n2 b\n1 c\n");
         assert_eq!((all.len(), all[&1].ranks[0]), (2, 0xc));
+        for (text, complete) in
+            [("1 a\n2 b", vec![1]), ("1 a\n2 b\n", vec![1, 2]), ("1 a", vec![]), ("", vec![])]
+        {
+            assert_eq!(
+                FingerprintLine::parse_all(text).into_keys().collect::<Vec<_>>(),
+                complete,
+                "{text:?}"
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! trainer compares the arrays themselves; this check runs before it starts.
 
 use crate::error::HintedError;
-use crate::experiment::{Experiment, Learn, NetworkKind};
+use crate::experiment::{Experiment, Learn, MemoryKind, NetworkKind};
 
 /// A key whose value differs in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn refusal(from: &str, mismatches: &[CheckpointMismatch]) -> Option<HintedEr
 }
 
 /// With another value of these, all others may differ too.
-const DECIDING: [&str; 2] = ["learn.algorithm", "env.id"];
+const DECIDING: [&str; 3] = ["learn.algorithm", "env.id", "policy.memory"];
 
 /// Returns the shaping keys with their values, as far as they apply to this experiment.
 fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
@@ -84,8 +84,21 @@ fn shaping(experiment: &Experiment) -> Vec<(&'static str, String)> {
     }
     match learn {
         Some(Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_)) => {
-            // Networks for images always share; without hidden layers, no layer can be shared.
-            if policy.network == NetworkKind::Mlp && !policy.hidden.is_empty() {
+            if let Some(memory) = policy.memory {
+                let memory = match memory {
+                    MemoryKind::Lstm => "lstm",
+                    MemoryKind::MinGru => "mingru",
+                };
+                keys.push(("policy.memory", memory.to_owned()));
+                keys.push(("policy.memory_size", policy.memory_size.unwrap_or(128).to_string()));
+            }
+            if policy.network != NetworkKind::Mlp {
+                let hidden = policy.vector_hidden.as_deref().unwrap_or(&[64]);
+                keys.push(("policy.vector_hidden", format!("{hidden:?}")));
+            }
+            // Networks for images and those with memory always share; without hidden layers, no layer can be shared.
+            let shares = policy.network != NetworkKind::Mlp || policy.memory.is_some();
+            if !shares && !policy.hidden.is_empty() {
                 keys.push(("policy.shared", policy.shared.to_string()));
             }
         }
@@ -125,6 +138,11 @@ mod tests {
         assert_eq!(keys("", "[policy]\nshared = true\n"), ["policy.shared"]);
         assert_eq!(keys("", "[collect]\nnormalise_rewards = true\n"), ["collect.normalise_rewards"]);
         assert_eq!(keys("dqn|", "dqn|dueling = true\n"), ["learn.dueling"]);
+        let memory = "[policy]\nmemory = 'lstm'\n";
+        assert_eq!(keys("", memory), ["policy.memory"]);
+        assert_eq!(keys(memory, "[policy]\nmemory = 'mingru'\n"), ["policy.memory"]);
+        assert_eq!(keys(memory, &format!("{memory}memory_size = 64\n")), ["policy.memory_size"]);
+        assert_eq!(keys(memory, &format!("{memory}memory_size = 128\nshared = true\n")), [""; 0]);
         // Keys that an algorithm does not use do not matter.
         assert_eq!(
             keys("dqn|", "dqn|[policy]\nshared = true\n[collect]\nnormalise_rewards = true\n"),

@@ -293,6 +293,7 @@ fn two_ranks_equal_one(name: &str, case: &str, iterations: u64) {
 
 const WHOLE: &str = "[policy]\nhidden = [16]\n[collect]\nnum_steps = 32\n[learn]\nalgorithm =";
 
+/// PQN-1, PQN-2, PQN-3, besides the other algorithms' rules.
 #[test]
 fn ranks_with_action_masks_equal_one_rank() {
     let rest = format!(

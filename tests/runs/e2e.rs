@@ -194,10 +194,10 @@ fn torchrun_command_line_becomes_ranks() {
     let bench = Bench::new();
     bench.write("seen.py", SEEN);
     let line =
-        ["run", "--headless", "torchrun", "--nproc-per-node=2", "--standalone", "seen.py", "--id={rank}"];
+        ["run", "--headless", "torchrun", "--nproc-per-node=2", "--rdzv-id=7", "seen.py", "--id={rank}"];
     let (text, logs) = run_of(&bench, &line);
     assert_eq!(logs.len(), 2, "{text}");
-    assert!(text.contains("--standalone"), "{text}");
+    assert!(text.contains("--rdzv-id"), "{text}");
     for (rank, log) in logs {
         let words: Vec<&str> = log.split_whitespace().collect();
         let id = format!("--id={rank}");

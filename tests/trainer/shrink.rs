@@ -106,7 +106,8 @@ fn numbers(ranks: &[rankdeck_types::ids::Rank]) -> Vec<u32> {
     ranks.iter().map(|rank| rank.0).collect()
 }
 
-/// What a group's reports must hold after a change: exact totals, and equal weights on as many ranks as are left.
+/// What a group's reports must hold after a change: exact totals, and equal weights on as many ranks as are left
+/// (REGROUP-1).
 fn check_reports(run: &Run, change: &Membership) {
     let events = run.events();
     let at = events.iter().position(|(_, event)| *event == RankEvent::Membership(change.clone())).unwrap();

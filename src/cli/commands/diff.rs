@@ -9,19 +9,20 @@
 //! - DIFF-2: exit code 0 means that everything that both executions recorded is equal, 1 that something differs.
 
 use crate::cli::args::{DiffArgs, FetchArgs, HostKeyArgs, PrintArgs};
-use crate::cli::support::{Failure, code, copy, policy};
+use crate::cli::support::{Failure, code, copy, interrupt, policy};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::execution::{
-    CheckpointArray, CheckpointContents, FINGERPRINTS, FingerprintLine, TracedOperation, TracedStage,
+    CheckpointArray, CheckpointContents, FINGERPRINTS, FingerprintLine, MOST_OPERATIONS, TracedOperation,
+    TracedStage,
 };
 use rankdeck_proto::files::{CHECKPOINT_MAGIC, CHECKPOINT_PREFIX, FETCHED};
-use rankdeck_types::experiment::{BackendChoice, Experiment, LaunchConfig, builtin_env};
+use rankdeck_types::experiment::{BackendChoice, Experiment, LaunchConfig, OnRankLoss, builtin_env};
 use rankdeck_types::words::{clean, plural};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -33,6 +34,8 @@ const MOST_TRACE: u64 = 512 << 20;
 const MOST_RANKS: u32 = 64;
 /// Most iterations whose operations are compared.
 const MOST_ITERATIONS: u64 = 1000;
+/// Most bytes that are read of a replay's output.
+const MOST_WORDS: u64 = 64 << 10;
 /// Most tensors that are listed.
 const LISTED: usize = 8;
 
@@ -150,7 +153,8 @@ async fn compare(hosts_from: &HostsSource, args: DiffArgs) -> Result<u8, Failure
         match replayable(&a, &b, &found) {
             // What the runs recorded is the result also without a replay.
             Ok(plan) if !args.no_replay => {
-                if let Err(failure) = plan.run(&a, &b, &mut found, args.output) {
+                let replay = async { Ok(plan.run(&a, &b, &mut found, args.output).await) };
+                if let Err(failure) = interrupt::while_replaying(replay).await? {
                     found.replay = format!("failed: {}", failure.cause.with_hint());
                 }
             }
@@ -189,6 +193,7 @@ impl Execution {
         for entry in std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.extension().is_some_and(|ending| ending == "ckpt")
+                && path.is_file()
                 && let Some(iteration) = iteration_of(&path)
             {
                 checkpoints.insert(iteration, path);
@@ -508,7 +513,7 @@ fn replayed(name: &str, experiment: Value) -> Result<Experiment, String> {
     if !env.is_builtin() || env.library.is_some() || builtin_env(&env.id).is_none() {
         return Err(format!("the environment `{}` of {name} is code outside of the trainer", env.id));
     }
-    if let Some(learn) = experiment.learn.as_ref().filter(|learn| learn.replay().is_some()) {
+    if let Some(learn) = experiment.learn.as_ref().filter(|learn| learn.on_policy().is_none()) {
         return Err(format!("`{}` of {name} has no traced operations", learn.name()));
     }
     if experiment.distributed.backend == BackendChoice::Nccl {
@@ -517,6 +522,8 @@ fn replayed(name: &str, experiment: Value) -> Result<Experiment, String> {
     // The number of threads may decide how libtorch rounds.
     experiment.launch = LaunchConfig { threads: experiment.launch.threads, ..LaunchConfig::default() };
     experiment.distributed.backend = BackendChoice::Tcp;
+    // A replay without one of its ranks is none.
+    experiment.distributed.on_rank_loss = OnRankLoss::Restart;
     Ok(experiment)
 }
 
@@ -528,7 +535,7 @@ struct Replay {
 }
 
 impl ReplayPlan {
-    fn run(
+    async fn run(
         &self,
         a: &Execution,
         b: &Execution,
@@ -540,11 +547,12 @@ impl ReplayPlan {
             start => format!("from the checkpoint of iteration {start}"),
         };
         output.progress(&format!("replaying both up to iteration {} {from}", self.last));
-        let own = self.replay(a, 0)?;
+        let own = self.replay(a, 0).await?;
         // Both ranks of one run are in one replay.
-        let other = if a.rank == b.rank { Some(self.replay(b, 1)?) } else { None };
+        let other = if a.rank == b.rank { Some(self.replay(b, 1).await?) } else { None };
         let other = other.as_ref().unwrap_or(&own);
         let units = if self.experiments[0].distributed.invariant { "block" } else { "rank" };
+        let until = traced_until([&own, other]);
         found.operation = match a.rank == b.rank {
             true => {
                 let blocks = |index: usize| {
@@ -553,12 +561,13 @@ impl ReplayPlan {
                 };
                 let same_units =
                     blocks(0) == blocks(1) && (blocks(0).is_some() || self.worlds[0] == self.worlds[1]);
-                first_operation(&all_ranks(&own), &all_ranks(other), same_units, units)
+                let (own, other) = (before(all_ranks(&own), until), before(all_ranks(other), until));
+                first_operation(&own, &other, same_units, units)
             }
             false => {
                 let shared = |rank: u32| -> Vec<&TracedOperation> {
                     let operations = own.ranks.get(rank as usize).into_iter().flatten();
-                    operations.filter(|operation| operation.stage.is_shared()).collect()
+                    before(operations.filter(|operation| operation.stage.is_shared()).collect(), until)
                 };
                 first_operation(&shared(a.rank), &shared(b.rank), true, units)
             }
@@ -580,6 +589,11 @@ impl ReplayPlan {
         found.replay = match (&found.operation, other_result.as_slice()) {
             (Some(_), []) => format!("{range} of both"),
             (Some(_), others) => format!("{range}; {} had another result when it ran", others.join(" and ")),
+            (None, []) if until.is_some() => {
+                format!(
+                    "{range}: the first {MOST_OPERATIONS} operations of a rank are equal, later ones were not traced"
+                )
+            }
             (None, []) => format!("{range}: equal, as far as both have the same operations"),
             (None, others) => format!(
                 "{range}: equal, but {} had another result when it ran: look for faulty hardware, another version, or weights that were changed from outside",
@@ -589,8 +603,8 @@ impl ReplayPlan {
         Ok(())
     }
 
-    /// Continues one execution and traces its operations.
-    fn replay(&self, execution: &Execution, index: usize) -> Result<Replay, Failure> {
+    /// Continues one execution and traces its operations. Its processes end with this, also before it is complete.
+    async fn replay(&self, execution: &Execution, index: usize) -> Result<Replay, Failure> {
         let cannot = |error: std::io::Error| {
             Failure::failed(format!("cannot prepare the replay of {}: {error}", execution.name))
                 .hint("check free disk space in the temporary directory")
@@ -613,20 +627,25 @@ impl ReplayPlan {
         if self.worlds[index] > 1 {
             command.arg("--spawn").arg(self.worlds[index].to_string());
         }
-        for variable in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "RANKDECK_RESUME", "RANKDECK_RUN_DIR"] {
+        for variable in OTHER_GROUP {
             command.env_remove(variable);
         }
-        let done = command.stdin(Stdio::null()).output().map_err(|error| {
-            Failure::failed(format!("failed to start {}: {error}", command.get_program().display()))
+        let threads = self.experiments[index].launch.threads.unwrap_or(1).clamp(1, 1024);
+        command.env("OMP_NUM_THREADS", threads.to_string());
+        let log = folder.path().join("stderr");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).map_err(cannot)?);
+        let program = command.get_program().to_owned();
+        let mut command = tokio::process::Command::from(command);
+        let status = command.kill_on_drop(true).status().await.map_err(|error| {
+            Failure::failed(format!("failed to start {}: {error}", program.display()))
                 .hint("reinstall rankdeck and rankdeck-trainer together")
         })?;
-        if !done.status.success() {
-            let words = String::from_utf8_lossy(&done.stderr);
+        if !status.success() {
+            let words = last_words(&log);
             let last = words.lines().rev().find(|line| line.contains("error")).or(words.lines().last());
             return Err(Failure::failed(format!(
-                "the replay of {} failed ({}): {}",
+                "the replay of {} failed ({status}): {}",
                 execution.name,
-                done.status,
                 clean(last.unwrap_or("no output"))
             ))
             .hint("pass --no-replay to compare only what the runs recorded"));
@@ -637,6 +656,36 @@ impl ReplayPlan {
         let prints = std::fs::read_to_string(run_dir.join(FINGERPRINTS)).unwrap_or_default();
         Ok(Replay { ranks, prints: FingerprintLine::parse_all(&prints) })
     }
+}
+
+/// Variables that would make a replay a rank of another group.
+const OTHER_GROUP: [&str; 13] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "RANKDECK_RESUME",
+    "RANKDECK_RUN_DIR",
+    "RANKDECK_GENERATION",
+    "RANKDECK_STATUS_PAGE",
+    "RANKDECK_EVENTS",
+    "RANKDECK_JOIN",
+    "RANKDECK_STORE",
+];
+
+/// The end of what a replay has written to its log file.
+fn last_words(log: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let start = file.metadata()?.len().saturating_sub(MOST_WORDS);
+        file.seek(SeekFrom::Start(start))?;
+        let mut words = Vec::new();
+        file.take(MOST_WORDS).read_to_end(&mut words)?;
+        Ok(words)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
 fn operations(path: &Path) -> Result<Vec<TracedOperation>, Failure> {
@@ -653,6 +702,31 @@ fn all_ranks(replay: &Replay) -> Vec<&TracedOperation> {
         operations.iter().filter(move |operation| rank == 0 || !operation.stage.is_shared())
     });
     kept.collect()
+}
+
+/// Where operations belong: iteration, update, stage.
+type TracedPlace = (u64, u64, TracedStage);
+
+/// The place from which on a rank's operations are not all there: with as many as a file takes, the rest was not
+/// written.
+fn traced_until(replays: [&Replay; 2]) -> Option<TracedPlace> {
+    let ranks = replays.into_iter().flat_map(|replay| &replay.ranks);
+    let full = ranks.filter(|operations| operations.len() as u64 >= MOST_OPERATIONS);
+    full.filter_map(|operations| operations.last())
+        .map(|last| match last.stage {
+            // Rollout and advantages of a block stand together.
+            TracedStage::Advantages => (last.train_iter, last.update, TracedStage::Rollout),
+            stage => (last.train_iter, last.update, stage),
+        })
+        .min()
+}
+
+/// The operations before a place.
+fn before(mut operations: Vec<&TracedOperation>, until: Option<TracedPlace>) -> Vec<&TracedOperation> {
+    operations.retain(|operation| {
+        until.is_none_or(|until| (operation.train_iter, operation.update, operation.stage) < until)
+    });
+    operations
 }
 
 /// The first operation with another result. Operations that one execution alone makes count only where both have the
@@ -888,6 +962,20 @@ mod tests {
         assert_eq!(first(&own, &own[1..], false), None);
     }
 
+    /// A full file is no difference, as when one rank has what several have in the other execution.
+    #[test]
+    fn operations_beyond_a_full_file_are_not_compared() {
+        let own: Vec<_> = (0..3).map(|step| operation(TracedStage::Pass, 0, step, "1")).collect();
+        let full = vec![operation(TracedStage::Pass, 0, 0, "1"); MOST_OPERATIONS as usize];
+        let replay = |ranks| Replay { ranks, prints: BTreeMap::new() };
+        let (short, full) = (replay(vec![own]), replay(vec![full]));
+        assert_eq!(traced_until([&short, &short]), None);
+        let until = traced_until([&short, &full]);
+        assert_eq!(until, Some((3, 1, TracedStage::Pass)));
+        assert_eq!(before(all_ranks(&short), None).len(), 3);
+        assert!(before(all_ranks(&short), until).is_empty());
+    }
+
     #[test]
     fn result_is_one_line_per_finding() {
         let tensor = TensorDifference {
@@ -951,10 +1039,9 @@ mod tests {
             serde_json::to_value(toml::from_str::<Experiment>(&text).unwrap()).unwrap()
         };
         let experiment = |env: &str| of(env, "a2c");
-        assert!(
-            replayed("x", of("id = 'CartPole-v1'", "dqn")).is_err(),
-            "no operations of replay are traced"
-        );
+        for algorithm in ["dqn", "pqn"] {
+            assert!(replayed("x", of("id = 'CartPole-v1'", algorithm)).is_err(), "{algorithm} is not traced");
+        }
         let accepted = replayed("x", experiment("id = 'CartPole-v1'")).unwrap();
         assert_eq!(accepted.launch, LaunchConfig::default());
         for env in [

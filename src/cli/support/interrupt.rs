@@ -33,6 +33,15 @@ pub(crate) async fn before_start<T>(work: impl Future<Output = Result<T, Failure
     })
 }
 
+/// Runs `work`, which ends its processes when it is dropped, unless a signal arrives; then the command exits.
+pub(crate) async fn while_replaying<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    until_interrupted(work).await?.unwrap_or_else(|| {
+        let failure = Failure::failed("interrupted: the replay was ended")
+            .hint("pass --no-replay to compare only what the runs recorded");
+        Err(Failure { code: code::INTERRUPTED, ..failure })
+    })
+}
+
 /// Runs `work`; `None` if a signal arrives first.
 async fn until_interrupted<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
     let mut signals = ConsoleSignals::new(false).map_err(Failure::no_thread)?;

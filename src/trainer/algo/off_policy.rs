@@ -435,7 +435,7 @@ impl OffPolicy {
     /// learn again, as with an empty replay; what is here counts as collected.
     fn adopt_replay(&mut self, own: OwnReplay) -> Option<String> {
         self.replay.adopt(self.first_env, own.replay, own.first_env);
-        self.replay.start(self.env.observations());
+        self.replay.start(shown(&*self.env));
         let kept = self.replay.len();
         self.empty_at = self.counters.env_step.saturating_sub(kept as u64);
         (kept > 0).then(|| format!("replay continues with {kept} transitions"))

@@ -16,7 +16,7 @@ use crate::distributed::memory::upload_slice;
 use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::recurrent::RecurrentCell;
 use rankdeck_types::experiment::{MemoryKind, Policy};
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// Width of the memory unless `policy.memory_size` is set, as in CleanRL's ppo_atari_lstm.py.
 const SIZE: u32 = 128;
@@ -129,6 +129,11 @@ impl Memory {
         sequences: &Sequences,
     ) -> Result<(Tensor, Tensor), TchError> {
         let size = self.size as i64;
+        let packed = match sequences.state.device() {
+            Device::Cuda(_) => packed(parameters)?,
+            _ => Vec::new(),
+        };
+        let parameters = if packed.is_empty() { parameters } else { packed.as_slice() };
         let part = |from: i64| sequences.state.f_narrow(1, from, size)?.f_contiguous()?.f_unsqueeze(0);
         let mut state = [part(0)?, part(size)?];
         let count = steps.size().first().copied().unwrap_or(0);
@@ -147,6 +152,20 @@ impl Memory {
         }
         Ok((Tensor::f_cat(&outputs, 0)?, Tensor::f_cat(&state, -1)?.f_squeeze_dim(0)?))
     }
+}
+
+/// The parameters one after the other in memory of their own: cuDNN copies all others at each call, and warns of it each
+/// time.
+fn packed(parameters: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
+    let flat = parameters.iter().map(|own| own.f_view([-1])).collect::<Result<Vec<_>, _>>()?;
+    let all = Tensor::f_cat(&flat, 0)?;
+    let mut end = 0;
+    let view = |own: &Tensor| {
+        let len = own.numel() as i64;
+        end += len;
+        all.f_narrow(0, end - len, len)?.f_view_as(own)
+    };
+    parameters.iter().map(view).collect()
 }
 
 /// Scans `state = kept * state + given` over the first dimension.
@@ -413,6 +432,20 @@ mod tests {
                     assert!(apart <= 1e-5 * size, "{kind:?}: {apart} of {size}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn packed_parameters_are_the_same_numbers_with_gradients() {
+        let (_, parameters, ..) = made(MemoryKind::Lstm);
+        let own = packed(&parameters).unwrap();
+        assert_eq!(own.len(), parameters.len());
+        let sums: Vec<Tensor> =
+            (1..).zip(&own).map(|(i, own)| (own * f64::from(i)).sum(Kind::Float)).collect();
+        Tensor::stack(&sums, 0).sum(Kind::Float).backward();
+        for ((own, parameter), i) in own.iter().zip(&parameters).zip(1..) {
+            assert_eq!(largest(own, parameter), 0.0);
+            assert_eq!(largest(&parameter.grad(), &(parameter.ones_like() * f64::from(i))), 0.0);
         }
     }
 

@@ -4,16 +4,13 @@
 use crate::error::TrainerError;
 use crate::support::events::warn;
 use rankdeck_kernel::trace::{self, Operation, Stage};
-use rankdeck_proto::execution::{TracedOperation, TracedStage};
+use rankdeck_proto::execution::{MOST_OPERATIONS, TracedOperation, TracedStage};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// Most operations in a file.
-const MOST: u64 = 500_000;
 
 struct Written {
     file: BufWriter<File>,
@@ -39,7 +36,7 @@ impl TraceFile {
         name.push(format!(".{rank}"));
         let path = PathBuf::from(name);
         let file = File::create(&path).map_err(|error| failed(&path, &error))?;
-        let written = Written { file: BufWriter::new(file), left: MOST, result: Ok(()) };
+        let written = Written { file: BufWriter::new(file), left: MOST_OPERATIONS, result: Ok(()) };
         Ok(TraceFile { path, iterations, written: Rc::new(RefCell::new(written)) })
     }
 
@@ -77,7 +74,7 @@ impl Written {
         }
         self.left -= 1;
         if self.left == 0 {
-            warn(&format!("operations beyond {MOST} are not traced"));
+            warn(&format!("operations beyond {MOST_OPERATIONS} are not traced"));
         }
         self.result = serde_json::to_writer(&mut self.file, &line(operation))
             .map_err(io::Error::from)

@@ -22,6 +22,8 @@ pub(super) struct FingerprintFile {
     /// Iterations that were made before.
     start: u64,
     most: u64,
+    /// Distance of the lines in the file.
+    kept: u64,
     file: Option<BufWriter<File>>,
 }
 
@@ -33,7 +35,7 @@ fn distance(latest: u64, most: u64) -> u64 {
 impl FingerprintFile {
     /// In this folder, from iteration `start` on. Nothing is written before the first line.
     pub(super) fn new(run_dir: &Path, start: u64) -> FingerprintFile {
-        FingerprintFile { path: run_dir.join(FINGERPRINTS), start, most: MOST, file: None }
+        FingerprintFile { path: run_dir.join(FINGERPRINTS), start, most: MOST, kept: 1, file: None }
     }
 
     /// Where it is.
@@ -43,9 +45,9 @@ impl FingerprintFile {
 
     /// Adds the fingerprints of an iteration.
     pub(super) fn add(&mut self, line: &FingerprintLine) -> io::Result<()> {
+        // Not every iteration has a line (`distributed.fingerprint_every`).
         let now = distance(line.train_iter, self.most);
-        let before = distance(line.train_iter.saturating_sub(1), self.most);
-        if self.file.is_none() || now != before {
+        if self.file.is_none() || now != self.kept {
             let until = if self.file.is_none() { self.start } else { line.train_iter };
             self.rewrite(until, now)?;
         }
@@ -78,7 +80,7 @@ impl FingerprintFile {
         kept.into_iter().try_for_each(|line| writeln!(file, "{line}"))?;
         file.flush()?;
         std::fs::rename(&temporary, &self.path)?;
-        self.file = Some(file);
+        (self.file, self.kept) = (Some(file), distance);
         Ok(())
     }
 }
@@ -128,5 +130,10 @@ mod tests {
         add(&mut FingerprintFile { most: 8, ..FingerprintFile::new(other.path(), 0) }, 1..=9);
         add(&mut FingerprintFile { most: 8, ..FingerprintFile::new(other.path(), 9) }, 10..=17);
         assert_eq!(lines(other.path()), lines(folder.path()));
+        // One in which no line is of the iteration at which the distance grows.
+        let sparse = tempfile::tempdir().unwrap();
+        let mut file = FingerprintFile { most: 8, ..FingerprintFile::new(sparse.path(), 0) };
+        (1..=17).filter(|at| at % 3 == 0).for_each(|at| add(&mut file, at..=at));
+        assert_eq!(lines(sparse.path()), [6, 12]);
     }
 }

@@ -536,7 +536,7 @@ impl<'a> Trainer<'a> {
     /// before it, because some rank was asked to stop and may have no environments.
     fn first_evaluation(&mut self) -> Result<Option<FinishReason>, TrainerError> {
         let first = self.train_iter == 0 && self.experiment.eval.every > 0;
-        self.evaluation_due |= first;
+        self.evaluation_due = (self.evaluation_due || first) && self.trace.is_none();
         let mut stop = [i64::from(signals::stop_requested())];
         self.group.all_reduce_i64(&mut stop, ReduceOp::Sum, "stop")?;
         if stop[0] > 0 {

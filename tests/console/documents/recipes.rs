@@ -162,7 +162,7 @@ fn environment_added_by_its_recipe_compiles_in_a_copy() {
     std::fs::write(folder.path().join("src/envs/classic/catch.rs"), CATCH).unwrap();
     let classic = "src/envs/classic/mod.rs";
     insert(classic, "pub mod cartpole;\n", "mod catch;\n");
-    insert(classic, "use cartpole::CartPole;\n", "use catch::Catch;\n");
+    insert(classic, "use cartpole::{", "use catch::Catch;\n");
     let row = "    ClassicEnv::of::<Constant>";
     insert(classic, row, "    ClassicEnv::of::<Catch>(\"Catch-v0\", 10),\n");
     let end = "];\n\n/// Returns the built-in environment of this id.";

@@ -297,7 +297,7 @@ fn unsynchronized_dqn_fails_the_same_comparison() {
     drifts_unsynchronised("dqn");
 }
 
-/// SAC-1.
+/// SAC-1, TWIN-1.
 #[test]
 fn sac_on_split_batches_equals_sac_on_the_whole() {
     split_equals_whole("sac", &["native", "torch"]);

@@ -266,6 +266,7 @@ fn excluded_rank_is_refused() {
     assert!(refused.error.contains("0, 1") && refused.error.contains("rank 2"), "{refused:?}");
 }
 
+/// MEMBER-4: a rank that never arrives is not waited for beyond the limit.
 #[test]
 fn ranks_without_common_iteration_are_refused() {
     let ranks = launched(2);
