@@ -408,10 +408,12 @@ mod tests {
     #[test]
     fn directory_that_cannot_be_read_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(list(folder.path()), RunList::default());
+        // Other tests' runs are live in other directories.
+        let own = || RunList { elsewhere: Vec::new(), ..list(folder.path()) };
+        assert_eq!(own(), RunList::default());
         std::fs::create_dir(folder.path().join("runs")).unwrap();
         std::fs::write(folder.path().join("runs/a-file"), "").unwrap();
-        assert_eq!(list(folder.path()), RunList::default());
+        assert_eq!(own(), RunList::default());
         std::fs::remove_dir_all(folder.path().join("runs")).unwrap();
         std::fs::write(folder.path().join("runs"), "a file").unwrap();
         let found = list(folder.path()).unreadable.unwrap();

@@ -55,7 +55,7 @@ fn is_file_cut_off(path: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     let mut head = [0; 8];
-    file.read_exact_at(&mut head, 0)?;
+    file.read_exact_at(&mut head[..length.min(8) as usize], 0)?;
     if head.starts_with(b"PK\x03\x04") {
         let from = length.saturating_sub(TAIL);
         let mut tail = vec![0; (length - from) as usize];
@@ -63,7 +63,7 @@ fn is_file_cut_off(path: &Path) -> io::Result<bool> {
         return Ok(memchr::memmem::rfind(&tail, b"PK\x05\x06").is_none());
     }
     let header = u64::from_le_bytes(head);
-    if ending != "safetensors" || header > HEADER {
+    if ending != "safetensors" || header > HEADER && length >= 8 {
         return Ok(false);
     }
     let begin = head.len() as u64 + header;
@@ -97,6 +97,8 @@ mod tests {
             ("a.safetensors", &tensors[..], false),
             ("a.safetensors", &tensors[..tensors.len() - 1], true),
             ("a.safetensors", &tensors[..20], true),
+            ("a.pt", &archive[..4], true),
+            ("a.safetensors", &tensors[..5], true),
             // Formats that do not show it.
             ("a.pt", &b"\x80\x02old format"[..], false),
             ("a.pt", &b"x"[..], false),

@@ -510,7 +510,7 @@ mod tests {
         let marked = |run: &str| {
             let mut command = Command::new("sh");
             // The shell leaves it to another parent.
-            command.args(["-c", "sleep 1000 >/dev/null & echo $!"]).env("RANKDECK_RUN", run);
+            command.args(["-c", "sleep 1000 >/dev/null 2>&1 & echo $!"]).env("RANKDECK_RUN", run);
             let output = command.output().unwrap();
             String::from_utf8_lossy(&output.stdout).trim().parse::<u32>().unwrap()
         };
