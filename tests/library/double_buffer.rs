@@ -61,7 +61,7 @@ fn double_buffer_halves_step_concurrently() {
     let text = |double_buffer| {
         let rest = "[learn]\nalgorithm = 'ppo'\n";
         let text = experiment("faulty_env:Meet-v0", 1024, double_buffer, rest)?;
-        Some(text.replace("num_envs = 8", "num_envs = 2\nworkers = 1\nworker_timeout_s = 3"))
+        Some(text.replace("num_envs = 8", "num_envs = 2\nworkers = 1\nworker_timeout_s = 10"))
     };
     let Some(halves) = text(true) else { return };
     let mut run = Run::start_with(&halves, &[], &env);
@@ -74,7 +74,7 @@ fn double_buffer_halves_step_concurrently() {
     run.end_with(1);
     let errors = errors(&run.events());
     let [error] = &errors[..] else { panic!("{errors:?}\n{}", run.logs()) };
-    assert!(error.kind == FailureKind::Environment && error.message.contains("3s"), "{error:?}");
+    assert!(error.kind == FailureKind::Environment && error.message.contains("10s"), "{error:?}");
 }
 
 /// PYTHON-3: two workers, and none is left.
