@@ -138,6 +138,8 @@ fn restart_resumes_after_the_saving_host_is_back() {
     let hosts = std::fs::read_to_string(&project.hosts).unwrap();
     std::fs::write(&project.hosts, hosts.replace("workdir = \"work\"", "workdir = \"kept\"")).unwrap();
     let mut console = project.saved();
+    // Searches for files are some time apart, and a host without power makes no last one.
+    console.wait_for("the checkpoint to be known", 120, |line| line["kind"] == "checkpoint");
     let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
     project.bed.fault(0, &["kill"]);
     console.wait_for("the verdict", 60, |line| line["verdict"] == "lost" && line["host"] == "node0");
