@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Most files and directories of a checkpoint that are examined, and deepest directory.
+/// Most files of a checkpoint that are looked at, and deepest directory.
 const FILES: usize = 256;
 const DEPTH: usize = 8;
 /// Most bytes from the beginning of an archive's last record to its end: the record, and a comment.
@@ -27,15 +27,17 @@ pub(crate) fn is_cut_off(path: &Path) -> bool {
     let mut files = 0;
     while let Some((path, depth)) = open.pop() {
         let Ok(data) = std::fs::symlink_metadata(&path) else { continue };
-        files += 1;
-        if files > FILES {
-            return false;
-        }
         if data.is_dir() && depth < DEPTH {
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten().take(FILES);
             open.extend(entries.map(|entry| (entry.path(), depth + 1)));
-        } else if data.is_file() && is_file_cut_off(&path).unwrap_or(false) {
-            return true;
+        } else if data.is_file() {
+            files += 1;
+            if files > FILES {
+                return false;
+            }
+            if is_file_cut_off(&path).unwrap_or(false) {
+                return true;
+            }
         }
     }
     false

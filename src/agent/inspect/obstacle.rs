@@ -124,8 +124,6 @@ fn on(pid: u32, fd: i32, reads: bool, tcp: &[Tcp]) -> Option<Obstacle> {
         peers.into_iter().take(NAMED).filter_map(|(pid, ..)| holder(pid)).collect()
     };
     match descriptors::target(pid, fd)? {
-        // Somebody may hold its other end.
-        FdTarget::Pipe { peers, searched_all: false } if peers.is_empty() => None,
         FdTarget::Pipe { peers, .. } => Some(Obstacle::Pipe { ends: named(peers), reads }),
         FdTarget::Unix { peers, path: None } => Some(Obstacle::Pipe { ends: named(peers), reads }),
         FdTarget::Unix { peers, path: Some(peer) } => {

@@ -163,7 +163,7 @@ impl ProcessInspection<'_> {
                 threads: stat.threads as u32,
                 cpu_ms_moved: 0,
                 sleep_left_ms: None,
-                shared_lock: self.call.as_ref().is_some_and(|call| syscall::is_shared_lock(pid, call)),
+                shared_lock: self.call.as_ref().is_some_and(syscall::is_shared_lock),
             };
             if groups.is_none() {
                 found.notes.push("cannot read its cgroup".into());
@@ -375,7 +375,7 @@ fn describe_wait(
         }
         if is_other {
             found.os.syscall = syscall::in_short(&call);
-            found.os.shared_lock = syscall::is_shared_lock(pid, &call);
+            found.os.shared_lock = syscall::is_shared_lock(&call);
             (found.blocked_on, found.obstacle) = (words, own);
         }
         (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits);

@@ -51,15 +51,11 @@ fn parse(text: &str) -> Option<SyscallWait> {
     Some(SyscallWait { number: (number >= 0).then_some(number), args, sp, pc })
 }
 
-/// Whether a call of a process waits for a lock in memory that processes share: glibc marks the others as private
-/// (futex(2)), except the number of one of its own threads, for whose end `pthread_join` waits.
-pub(crate) fn is_shared_lock(pid: u32, call: &SyscallWait) -> bool {
+/// Whether a call waits for a lock in memory that processes share: glibc marks the others as private (futex(2)).
+pub(crate) fn is_shared_lock(call: &SyscallWait) -> bool {
     let operation = call.args[1] as i32;
     let waits = matches!(operation & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
-    let is_shared =
-        call.number == Some(libc::SYS_futex) && waits && operation & libc::FUTEX_PRIVATE_FLAG == 0;
-    let joins = || std::path::Path::new(&format!("/proc/{pid}/task/{}", call.args[2] as u32)).exists();
-    is_shared && !joins()
+    call.number == Some(libc::SYS_futex) && waits && operation & libc::FUTEX_PRIVATE_FLAG == 0
 }
 
 /// What kind of waiting a call is.
