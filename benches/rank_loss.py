@@ -228,9 +228,9 @@ def main():
             print(shown(result), flush=True)
         for _ in range(arguments.cuts if arguments.hosts == 2 else 0):
             away = {rank for rank in everyone if world.host(rank) == 1}
-            lost = [world.ranks.pop(rank) for rank in away]
             at = time.monotonic()
             world.network.cut(False)
+            lost = [world.ranks.pop(rank) for rank in away]
             formed, ended, event, problems = world.iterated(everyone - away, at)
             codes = [rank.process.wait(BOUND_S) for rank in lost]
             if codes != [75] * len(codes):
