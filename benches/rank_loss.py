@@ -63,10 +63,10 @@ class Network:
         return "127.0.0.1" if self.hosts == 1 else ADDRESSES[0]
 
     def cut(self, whole):
-        """Drops all packets on the cable, or carries them again."""
-        for space in SPACES:
-            command = ("tc", "-n", space, "qdisc", "add" if not whole else "del", "dev", "cable", "root")
-            run(*command, *(() if whole else ("netem", "loss", "100%")))
+        """Loses all packets on the cable without an error, or carries them again: they go to an address that no card has."""
+        for space, other in zip(SPACES, reversed(ADDRESSES)):
+            entry = ("del", other) if whole else ("replace", other, "lladdr", "02:00:00:00:00:01", "nud", "permanent")
+            run("ip", "-n", space, "neighbor", *entry, "dev", "cable")
 
     def close(self):
         if self.hosts == 2:
@@ -91,6 +91,7 @@ class Rank:
         self.log = open(world.folder / f"rank{rank}.log", "ab")
         self.process = subprocess.Popen([*world.network.prefix(world.host(rank)), world.trainer, "--config", str(world.config)], env=environment,
                                         stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        world.started.append(self)
 
     def read(self, listener):
         while True:
@@ -135,6 +136,7 @@ lost_after_s = {LOST_AFTER_S}
 """)
         steps = re.search(r"(?m)^num_steps *= *(\d+)", text)
         self.batch = arguments.envs * (int(steps[1]) if steps else 128)
+        self.started = []
         self.ranks = {rank: Rank(self, rank) for rank in range(self.size)}
 
     def host(self, rank):
@@ -228,9 +230,9 @@ def main():
             print(shown(result), flush=True)
         for _ in range(arguments.cuts if arguments.hosts == 2 else 0):
             away = {rank for rank in everyone if world.host(rank) == 1}
+            lost = [world.ranks.pop(rank) for rank in away]
             at = time.monotonic()
             world.network.cut(False)
-            lost = [world.ranks.pop(rank) for rank in away]
             formed, ended, event, problems = world.iterated(everyone - away, at)
             codes = [rank.process.wait(BOUND_S) for rank in lost]
             if codes != [75] * len(codes):
@@ -246,7 +248,8 @@ def main():
         unequal = world.unequal()
         codes = world.close()
     finally:
-        for rank in world.ranks.values():
+        # A rank that was cut off belongs to no group, and may still run.
+        for rank in world.started:
             rank.process.kill()
         world.network.close()
     for name, kind in (("kill", "killed"), ("cut", "cut"), ("join", "joined")):
