@@ -2,7 +2,7 @@
 //!
 //! Owner: threads and one-shot commands. Invariants:
 //! - WHOLE-1: only a file whose own format shows that its end is missing is cut off: an archive (PyTorch, Lightning,
-//!   Stable-Baselines3) without the directory at its end, a safetensors file that is shorter than its header says, an
+//!   Stable-Baselines3) without the directory at its end, a safetensors file that is shorter than in its header, an
 //!   empty one of these. Of each, bounded parts are read.
 
 use rankdeck_proto::files::CHECKPOINT_ENDINGS;

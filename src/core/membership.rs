@@ -5,7 +5,7 @@
 //! - SHRINK-1: the end of a member is a loss if the plan asks for it, the generation is not on its way out, the rank was
 //!   in the process group, and another member lives. Every other end is what it is without the option.
 //! - SHRINK-2: a loss that no membership confirms in time is the failure that it would have been.
-//! - SHRINK-3: the end of a rank that is no member is no failure.
+//! - SHRINK-3: the end of a rank that is not a member is not a failure.
 //! - SHRINK-4: a survivor that cannot continue ends the generation: all losses that are not confirmed are failures.
 
 use crate::end::RankEnd;

@@ -140,7 +140,7 @@ fn returns_in(
     values
 }
 
-/// A name says that it is of one episode: others may be means, of all ranks.
+/// Whether a name is of one episode: others may be means over all ranks.
 fn is_of_one_episode(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let name = name.rsplit('/').next().unwrap_or(&name);

@@ -419,7 +419,7 @@ impl Agent {
     /// Starts a lost rank again, which joins the others (LIFE-10). An agent that came after the launch has nothing that
     /// no record contains: the console that launched has.
     ///
-    /// Errors: the rank may not start, or nobody has the secret of the generation.
+    /// Errors: the rank may not start, or the secret of the generation is not known.
     fn rejoin(
         &mut self,
         rank: Rank,

@@ -366,7 +366,7 @@ impl Lifecycle {
         };
         let outlived = |life: &HostRank| match life.joined {
             true => !life.exit.as_ref().is_some_and(ends_all),
-            // Nobody waits for one that was to join.
+            // A rank that was to join is not waited for.
             false => life.joins,
         };
         shrinks && life.is_some_and(outlived)

@@ -962,7 +962,7 @@ mod tests {
         assert_eq!(first(&own, &own[1..], false), None);
     }
 
-    /// A full file is no difference, as when one rank has what several have in the other execution.
+    /// A full file is not a difference, as when one rank has what several have in the other execution.
     #[test]
     fn operations_beyond_a_full_file_are_not_compared() {
         let own: Vec<_> = (0..3).map(|step| operation(TracedStage::Pass, 0, step, "1")).collect();

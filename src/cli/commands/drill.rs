@@ -112,7 +112,7 @@ pub(crate) async fn drill(
     let mut records: Vec<CaseRecord> = Vec::new();
     let mut failure = None;
     for (index, case) in cases.iter().enumerate() {
-        // Somebody may have taken the hosts since the case before.
+        // The hosts may be in use since the previous case.
         if index > 0
             && let Err(why) = drill.check_use(&mut confirmed).await
         {

@@ -644,7 +644,7 @@ fn life_10_rank_starts_again_once_its_end_is_recorded() {
             .iter()
             .any(|action| matches!(recorded(action), Some(RecordEvent::RankSpawned { pid: 300, .. })))
     );
-    // One that was to join ends before it has: nobody waits for it.
+    // A rank ends before it has joined: it is not waited for.
     lifecycle.reaped(300, Exit::Code { code: 1 }, 40);
     lifecycle.exit_info(Rank(1), vec![], 50);
     assert!(lifecycle.tick(1_000_000, false, 15_000).is_empty());
